@@ -1,0 +1,231 @@
+//! What a decoder does between its matrix products: norms, rotary positions, activations. All rows in parallel.
+
+use rayon::prelude::*;
+
+use super::simd::{LANES, Lane, dispatch, exp_lane};
+use crate::model::RopeSpec;
+
+/// Elements that are worth a task of their own.
+const MIN_ELEMENTS: usize = 16 * 1024;
+
+fn rows_per_task(width: usize) -> usize {
+    MIN_ELEMENTS.div_ceil(width.max(1))
+}
+
+/// RMSNorm of every row of `x` (`[T, C]`): `x / sqrt(mean(x²) + eps) * weight`.
+pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
+    let width = weight.len();
+    let mut out = vec![0.0; x.len()];
+    out.par_chunks_mut(width)
+        .zip(x.par_chunks(width))
+        .with_min_len(rows_per_task(width))
+        .for_each(|(out, row)| {
+            let square: f32 = sum_of_squares(row);
+            let scale = 1.0 / (square / width as f32 + eps).sqrt();
+            for ((out, value), weight) in out.iter_mut().zip(row).zip(weight) {
+                *out = value * scale * weight;
+            }
+        });
+    out
+}
+
+/// In eight parts, which vectorises and rounds less than one running sum.
+fn sum_of_squares(row: &[f32]) -> f32 {
+    let mut parts = [0.0f32; 8];
+    let (chunks, rest) = row.as_chunks::<8>();
+    for chunk in chunks {
+        for (part, value) in parts.iter_mut().zip(chunk) {
+            *part += value * value;
+        }
+    }
+    parts.iter().sum::<f32>() + rest.iter().map(|v| v * v).sum::<f32>()
+}
+
+/// `x += y`, elementwise.
+pub fn add_assign(x: &mut [f32], y: &[f32]) {
+    x.par_chunks_mut(MIN_ELEMENTS)
+        .zip(y.par_chunks(MIN_ELEMENTS))
+        .for_each(|(x, y)| {
+            for (x, y) in x.iter_mut().zip(y) {
+                *x += y;
+            }
+        });
+}
+
+/// Adds `bias` to every row of `x` (`[T, bias.len()]`).
+pub fn add_bias(x: &mut [f32], bias: &[f32]) {
+    x.par_chunks_mut(bias.len())
+        .with_min_len(rows_per_task(bias.len()))
+        .for_each(|row| {
+            for (x, b) in row.iter_mut().zip(bias) {
+                *x += b;
+            }
+        });
+}
+
+#[inline(always)]
+fn silu_mul_lane<const FMA: bool>(gate: &mut Lane, up: &Lane) {
+    let mut shifted = [0.0; LANES];
+    for lane in 0..LANES {
+        shifted[lane] = -gate[lane].abs();
+    }
+    let small = exp_lane::<FMA>(shifted);
+    for lane in 0..LANES {
+        // sigmoid(x) = 1 / (1 + e^-|x|) for x >= 0, and e^-|x| / (1 + e^-|x|) below.
+        let top = if gate[lane] >= 0.0 { 1.0 } else { small[lane] };
+        gate[lane] = gate[lane] * top / (1.0 + small[lane]) * up[lane];
+    }
+}
+
+#[inline(always)]
+fn silu_mul_body<const FMA: bool>(gate: &mut [f32], up: &[f32]) {
+    let (gates, gate_rest) = gate.as_chunks_mut::<LANES>();
+    let (ups, up_rest) = up.as_chunks::<LANES>();
+    for (gate, up) in gates.iter_mut().zip(ups) {
+        silu_mul_lane::<FMA>(gate, up);
+    }
+    let (mut pad, mut pad_up) = ([0.0; LANES], [0.0; LANES]);
+    pad[..gate_rest.len()].copy_from_slice(gate_rest);
+    pad_up[..up_rest.len()].copy_from_slice(up_rest);
+    silu_mul_lane::<FMA>(&mut pad, &pad_up);
+    gate_rest.copy_from_slice(&pad[..gate_rest.len()]);
+}
+
+dispatch!(silu_mul_part, silu_mul_body, (gate: &mut [f32], up: &[f32]));
+
+/// `gate = silu(gate) * up`, elementwise.
+pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
+    gate.par_chunks_mut(MIN_ELEMENTS)
+        .zip(up.par_chunks(MIN_ELEMENTS))
+        .for_each(|(gate, up)| silu_mul_part(gate, up));
+}
+
+#[inline(always)]
+fn sum_exp_lane<const FMA: bool>(values: &Lane, max: f32, parts: &mut Lane) {
+    let mut shifted = [0.0; LANES];
+    for lane in 0..LANES {
+        shifted[lane] = values[lane] - max;
+    }
+    let exps = exp_lane::<FMA>(shifted);
+    for lane in 0..LANES {
+        parts[lane] += exps[lane];
+    }
+}
+
+#[inline(always)]
+fn sum_exp_body<const FMA: bool>(row: &[f32], max: f32, sum: &mut f32) {
+    let mut parts = [0.0; LANES];
+    let (chunks, rest) = row.as_chunks::<LANES>();
+    for chunk in chunks {
+        sum_exp_lane::<FMA>(chunk, max, &mut parts);
+    }
+    let mut pad = [f32::NEG_INFINITY; LANES];
+    pad[..rest.len()].copy_from_slice(rest);
+    sum_exp_lane::<FMA>(&pad, max, &mut parts);
+    *sum = parts.iter().sum();
+}
+
+dispatch!(sum_exp_into, sum_exp_body, (row: &[f32], max: f32, sum: &mut f32));
+
+/// `sum_i e^(row_i - max)`, with `max` at least the largest of the row.
+pub fn sum_exp(row: &[f32], max: f32) -> f32 {
+    let mut sum = 0.0;
+    sum_exp_into(row, max, &mut sum);
+    sum
+}
+
+/// The largest of a row.
+pub fn row_max(row: &[f32]) -> f32 {
+    let mut parts = [f32::NEG_INFINITY; 8];
+    let (chunks, rest) = row.as_chunks::<8>();
+    for chunk in chunks {
+        for (part, value) in parts.iter_mut().zip(chunk) {
+            *part = part.max(*value);
+        }
+    }
+    parts
+        .iter()
+        .chain(rest)
+        .copied()
+        .fold(f32::NEG_INFINITY, f32::max)
+}
+
+/// Cosines and sines of rotary positions.
+#[derive(Debug, Default)]
+pub struct RopeTable {
+    half: usize,
+    /// `[T, D / 2]` pairs.
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+impl RopeTable {
+    /// For positions `0..seq_len` and heads of width `head_dim`.
+    pub fn new(spec: &RopeSpec, head_dim: usize, seq_len: usize) -> Self {
+        let frequencies = spec.frequencies(head_dim);
+        let mut table = Self {
+            half: head_dim / 2,
+            cos: Vec::with_capacity(seq_len * frequencies.len()),
+            sin: Vec::with_capacity(seq_len * frequencies.len()),
+        };
+        for t in 0..seq_len {
+            for frequency in &frequencies {
+                // Frequencies in f32, as the models' own code keeps them: it shows at large positions.
+                let angle = t as f32 * (*frequency as f32);
+                table.cos.push(angle.cos());
+                table.sin.push(angle.sin());
+            }
+        }
+        table
+    }
+
+    /// Turns every head of `x` (`[T, n_heads, D]`) by its position: dimension `i` with `i + D/2`.
+    pub fn apply(&self, x: &mut [f32], n_heads: usize) {
+        let half = self.half;
+        let width = n_heads * half * 2;
+        x.par_chunks_mut(width)
+            .enumerate()
+            .with_min_len(rows_per_task(width))
+            .for_each(|(t, row)| {
+                let cos = &self.cos[t * half..(t + 1) * half];
+                let sin = &self.sin[t * half..(t + 1) * half];
+                for head in row.chunks_exact_mut(half * 2) {
+                    let (low, high) = head.split_at_mut(half);
+                    for i in 0..half {
+                        let (a, b) = (low[i], high[i]);
+                        low[i] = a * cos[i] - b * sin[i];
+                        high[i] = b * cos[i] + a * sin[i];
+                    }
+                }
+            });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silu_equals_its_formula() {
+        let x: Vec<f32> = (-40..41).map(|i| i as f32 * 0.5).collect();
+        let up: Vec<f32> = x.iter().map(|v| v * 0.1 + 1.0).collect();
+        let mut got = x.clone();
+        silu_mul(&mut got, &up);
+        for ((got, x), up) in got.iter().zip(&x).zip(&up) {
+            let x = f64::from(*x);
+            let want = x / (1.0 + (-x).exp()) * f64::from(*up);
+            assert!(
+                (f64::from(*got) - want).abs() < 1e-6 * want.abs().max(1.0),
+                "{x}"
+            );
+        }
+    }
+
+    #[test]
+    fn sum_exp_equals_its_formula() {
+        let row: Vec<f32> = (0..37).map(|i| (i as f32 * 0.7).sin() * 3.0).collect();
+        let max = row_max(&row);
+        let want: f64 = row.iter().map(|v| f64::from(v - max).exp()).sum();
+        assert!((f64::from(sum_exp(&row, max)) - want).abs() < 1e-5 * want);
+    }
+}

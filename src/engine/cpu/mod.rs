@@ -1,0 +1,7 @@
+//! The CPU engine's own parts: attention, and the vector routines beneath it.
+
+pub mod attention;
+pub mod elementwise;
+mod simd;
+
+pub use attention::CpuAttention;

@@ -1,0 +1,293 @@
+//! [`Decoder`]: the forward pass, driven by the spec, and continued from the first layer that changed.
+
+use std::{sync::Arc, time::Instant};
+
+use candle_core::{Device, Storage, Tensor};
+
+use super::{
+    attend::{Attended, AttentionKernel, AttentionShape, HeadJob, Qkv},
+    cpu::elementwise::{RopeTable, add_assign, add_bias, rms_norm, silu_mul},
+    loss::token_loss,
+    run::{LayerTrace, Run, Trace},
+};
+use crate::{
+    Error, Result,
+    attention::{HeadId, WindowMap},
+    model::{Activation, BlockWeights, Linear, Model},
+};
+
+/// Whether a pass goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Go on.
+    Continue,
+    /// Stop: the result is not wanted any more.
+    Stop,
+}
+
+/// Asked before every layer, with the layer and the number of layers; and once more before the loss.
+pub type Control<'a> = &'a mut dyn FnMut(usize, usize) -> Flow;
+
+/// A model on a text.
+pub struct Decoder {
+    model: Arc<Model>,
+    tokens: Arc<Vec<u32>>,
+    rope: RopeTable,
+}
+
+impl Decoder {
+    /// A decoder for these tokens. Takes memory for the rotary tables only.
+    ///
+    /// # Errors
+    /// When the text has no token, or one that the model does not know.
+    pub fn new(model: Arc<Model>, tokens: Arc<Vec<u32>>) -> Result<Self> {
+        if tokens.is_empty() {
+            return Err(Error::Text(
+                "the text is empty: type or open one with at least one token".to_owned(),
+            ));
+        }
+        let vocab_size = model.spec.vocab_size;
+        if let Some(id) = tokens.iter().find(|&&id| id as usize >= vocab_size) {
+            return Err(Error::Text(format!(
+                "token {id} is not in this model's vocabulary of {vocab_size}"
+            )));
+        }
+        let rope = RopeTable::new(&model.spec.rope, model.spec.head_dim, tokens.len());
+        Ok(Self {
+            model,
+            tokens,
+            rope,
+        })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// The tokens.
+    pub fn tokens(&self) -> &Arc<Vec<u32>> {
+        &self.tokens
+    }
+
+    /// A map for this model with every head full.
+    pub fn full_map(&self) -> WindowMap {
+        WindowMap::full(self.model.spec.n_layers, self.model.spec.n_heads)
+    }
+
+    /// Runs the model under `windows`.
+    ///
+    /// Given traces of earlier runs on the same tokens, goes on from the layer in which the best of them first
+    /// differs, and in that layer runs only the heads that changed. The result is the same as without them.
+    ///
+    /// # Errors
+    /// [`Error::Windows`] for a map of another shape, [`Error::Cancelled`] when `control` says stop.
+    pub fn run(
+        &self,
+        kernel: &mut dyn AttentionKernel,
+        windows: &WindowMap,
+        known: &[&Trace],
+        control: Control<'_>,
+    ) -> Result<(Run, Trace)> {
+        let started = Instant::now();
+        let spec = &self.model.spec;
+        if windows.layers() != spec.n_layers || windows.heads() != spec.n_heads {
+            return Err(Error::Windows(format!(
+                "the window map is for {} layers of {} heads, but this model has {} of {}",
+                windows.layers(),
+                windows.heads(),
+                spec.n_layers,
+                spec.n_heads
+            )));
+        }
+        let (from_layer, base) = known
+            .iter()
+            .map(|trace| {
+                let same = windows
+                    .first_difference(&trace.windows)
+                    .unwrap_or(spec.n_layers);
+                (same, *trace)
+            })
+            .max_by_key(|(same, _)| *same)
+            .map_or((0, None), |(same, trace)| (same, Some(trace)));
+
+        let mut layers: Vec<LayerTrace> =
+            base.map_or_else(Vec::new, |t| t.layers[..from_layer].to_vec());
+        let mut hidden: Arc<Vec<f32>> = match base.and_then(|t| t.layers.get(from_layer)) {
+            Some(layer) => layer.input.clone(),
+            // Nothing changed: only the end of the last layer is to do again.
+            None if from_layer > 0 => {
+                let last = from_layer - 1;
+                self.finish_block(&self.model.weights.blocks[last], &layers[last])?
+            }
+            None => Arc::new(self.embed()?),
+        };
+        for (layer, block) in self
+            .model
+            .weights
+            .blocks
+            .iter()
+            .enumerate()
+            .skip(from_layer)
+        {
+            if control(layer, spec.n_layers) == Flow::Stop {
+                return Err(Error::Cancelled);
+            }
+            // In the first changed layer, what went in is known: only changed heads are to run.
+            let before = base
+                .filter(|_| layer == from_layer)
+                .and_then(|t| Some((t.layers.get(layer)?, &t.windows)));
+            let trace = self.attend_layer(kernel, block, &hidden, windows, layer, before)?;
+            hidden = self.finish_block(block, &trace)?;
+            layers.push(trace);
+        }
+        if control(spec.n_layers, spec.n_layers) == Flow::Stop {
+            return Err(Error::Cancelled);
+        }
+        let normed = rms_norm(&hidden, &self.model.weights.final_norm, spec.norm_eps);
+        let losses = token_loss(&normed, &self.model.weights.head, &self.tokens[1..])?;
+        let trace = Trace {
+            windows: windows.clone(),
+            layers,
+        };
+        let run = Run::measure(&trace, losses, from_layer, started.elapsed());
+        Ok((run, trace))
+    }
+
+    /// Logits of every position, `[T, V]`: for tests and small models, since the engine never keeps them.
+    ///
+    /// # Errors
+    /// When a product fails.
+    pub fn logits(&self, trace: &Trace) -> Result<Vec<f32>> {
+        let weights = &self.model.weights;
+        let hidden = match (weights.blocks.last(), trace.layers.last()) {
+            (Some(block), Some(layer)) => self.finish_block(block, layer)?,
+            _ => Arc::new(self.embed()?),
+        };
+        let normed = rms_norm(&hidden, &weights.final_norm, self.model.spec.norm_eps);
+        let x = Tensor::from_vec(
+            normed,
+            (self.tokens.len(), self.model.spec.hidden),
+            &Device::Cpu,
+        )?;
+        Ok(x.matmul(&weights.head.t()?)?.flatten_all()?.to_vec1()?)
+    }
+
+    fn embed(&self) -> Result<Vec<f32>> {
+        let ids = Tensor::from_slice(&self.tokens, self.tokens.len(), &Device::Cpu)?;
+        let rows = self.model.weights.embedding.index_select(&ids, 0)?;
+        Ok(rows.flatten_all()?.to_vec1()?)
+    }
+
+    fn attend_layer(
+        &self,
+        kernel: &mut dyn AttentionKernel,
+        block: &BlockWeights,
+        hidden: &Arc<Vec<f32>>,
+        windows: &WindowMap,
+        layer: usize,
+        before: Option<(&LayerTrace, &WindowMap)>,
+    ) -> Result<LayerTrace> {
+        let seq_len = self.tokens.len();
+        let qkv = match before {
+            Some((known, _)) => known.qkv.clone(),
+            None => self.project(block, hidden)?,
+        };
+        let jobs: Vec<HeadJob> = windows
+            .layer(layer)
+            .iter()
+            .enumerate()
+            .filter(|&(head, window)| {
+                before.is_none_or(|(_, old)| {
+                    old.sinks != windows.sinks
+                        || old.get(HeadId { layer, head }).size(seq_len) != window.size(seq_len)
+                })
+            })
+            .map(|(head, &window)| HeadJob { head, window })
+            .collect();
+        let mut attended = before.map_or_else(
+            || Attended::zeros(&qkv.shape),
+            |(known, _)| (*known.attended).clone(),
+        );
+        kernel.attend(&qkv, &jobs, windows.sinks, &mut attended)?;
+        Ok(LayerTrace {
+            input: hidden.clone(),
+            qkv,
+            attended: Arc::new(attended),
+        })
+    }
+
+    fn project(&self, block: &BlockWeights, hidden: &[f32]) -> Result<Qkv> {
+        let spec = &self.model.spec;
+        let normed = self.rows(rms_norm(hidden, &block.attention_norm, spec.norm_eps))?;
+        let mut q = linear(&block.query, &normed)?;
+        let mut k = linear(&block.key, &normed)?;
+        let v = linear(&block.value, &normed)?;
+        self.rope.apply(&mut q, spec.n_heads);
+        self.rope.apply(&mut k, spec.n_kv_heads);
+        Ok(Qkv {
+            shape: AttentionShape {
+                seq_len: self.tokens.len(),
+                n_heads: spec.n_heads,
+                n_kv_heads: spec.n_kv_heads,
+                head_dim: spec.head_dim,
+                scale: spec.attention_scale,
+                softcap: None,
+            },
+            q: Arc::new(q),
+            k: Arc::new(k),
+            v: Arc::new(v),
+        })
+    }
+
+    /// From a layer's head outputs to the residual stream after it.
+    fn finish_block(&self, block: &BlockWeights, trace: &LayerTrace) -> Result<Arc<Vec<f32>>> {
+        let spec = &self.model.spec;
+        let heads = Tensor::from_slice(
+            &trace.attended.out,
+            (self.tokens.len(), spec.n_heads * spec.head_dim),
+            &Device::Cpu,
+        )?;
+        let mut hidden = linear(&block.output, &heads)?;
+        add_assign(&mut hidden, &trace.input);
+        let normed = self.rows(rms_norm(&hidden, &block.mlp_norm, spec.norm_eps))?;
+        let mut gate = linear(&block.gate, &normed)?;
+        let up = linear(&block.up, &normed)?;
+        match spec.activation {
+            Activation::Silu => silu_mul(&mut gate, &up),
+        }
+        let gated = Tensor::from_vec(gate, (self.tokens.len(), spec.ffn_hidden), &Device::Cpu)?;
+        add_assign(&mut hidden, &linear(&block.down, &gated)?);
+        Ok(Arc::new(hidden))
+    }
+
+    fn rows(&self, values: Vec<f32>) -> Result<Tensor> {
+        let width = values.len() / self.tokens.len();
+        Ok(Tensor::from_vec(
+            values,
+            (self.tokens.len(), width),
+            &Device::Cpu,
+        )?)
+    }
+}
+
+/// `x W^T + b`, `[T, out]`.
+fn linear(layer: &Linear, x: &Tensor) -> Result<Vec<f32>> {
+    let mut y: Vec<f32> = x.matmul(&layer.weight.t()?)?.flatten_all()?.to_vec1()?;
+    if let Some(bias) = &layer.bias {
+        add_bias(&mut y, bias);
+    }
+    Ok(y)
+}
+
+/// Lends the numbers of a contiguous f32 tensor on the CPU, without a copy.
+pub(super) fn with_slice<R>(tensor: &Tensor, use_it: impl FnOnce(&[f32]) -> R) -> Result<R> {
+    let tensor = tensor.contiguous()?;
+    let (storage, layout) = tensor.storage_and_layout();
+    match (&*storage, layout.contiguous_offsets()) {
+        (Storage::Cpu(storage), Some((start, end))) => {
+            Ok(use_it(&storage.as_slice::<f32>()?[start..end]))
+        }
+        _ => Err(candle_core::Error::Msg("a tensor is not on the CPU".to_owned()).into()),
+    }
+}

@@ -1,0 +1,1 @@
+//! The GPU engine's parts, on wgpu. So far: windowed attention.

@@ -1,0 +1,58 @@
+//! Loss without logits: log-sum-exp and the target's logit over tiles of the vocabulary, never `T x V` numbers.
+
+use candle_core::{Device, Tensor};
+use rayon::prelude::*;
+
+use super::{
+    cpu::elementwise::{row_max, sum_exp},
+    decoder::with_slice,
+};
+use crate::Result;
+
+/// Rows and vocabulary entries of one product: 1,024 x 4,096 numbers, 16 MiB.
+const ROWS: usize = 1024;
+const VOCABULARY: usize = 4096;
+
+/// Loss of predicting `targets[t]` from `hidden[t]`, in nats, `[targets.len()]`.
+///
+/// `hidden` is `[at least targets.len(), C]`, after the final norm; `head` is `[V, C]`.
+pub fn token_loss(hidden: &[f32], head: &Tensor, targets: &[u32]) -> Result<Vec<f32>> {
+    let (vocab_size, width) = head.dims2()?;
+    let mut losses = Vec::with_capacity(targets.len());
+    for (rows, targets) in hidden.chunks(ROWS * width).zip(targets.chunks(ROWS)) {
+        let rows = &rows[..targets.len() * width];
+        let x = Tensor::from_slice(rows, (targets.len(), width), &Device::Cpu)?;
+        // Per row: largest logit, sum of e^(logit - largest), and the target's logit.
+        let mut state = vec![(f32::NEG_INFINITY, 0.0f32, 0.0f32); targets.len()];
+        let mut start = 0;
+        while start < vocab_size {
+            let count = VOCABULARY.min(vocab_size - start);
+            let logits = x.matmul(&head.narrow(0, start, count)?.t()?)?;
+            with_slice(&logits, |logits| {
+                state
+                    .par_iter_mut()
+                    .zip(logits.par_chunks(count))
+                    .zip(targets)
+                    .with_min_len(8)
+                    .for_each(|(((max, sum, target_logit), row), &target)| {
+                        let new_max = max.max(row_max(row));
+                        *sum = *sum * (*max - new_max).exp() + sum_exp(row, new_max);
+                        *max = new_max;
+                        if let Some(&logit) = (target as usize)
+                            .checked_sub(start)
+                            .and_then(|i| row.get(i))
+                        {
+                            *target_logit = logit;
+                        }
+                    });
+            })?;
+            start += count;
+        }
+        losses.extend(
+            state
+                .iter()
+                .map(|(max, sum, target)| max + sum.ln() - target),
+        );
+    }
+    Ok(losses)
+}

@@ -1,0 +1,111 @@
+//! [`ModelSpec`]: what a decoder is, in the terms that the forward pass needs.
+
+/// Sizes and choices of a decoder-only transformer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSpec {
+    /// The file's `model_type`.
+    pub architecture: String,
+    /// Number of tokens in the vocabulary, V.
+    pub vocab_size: usize,
+    /// Width of the residual stream, C.
+    pub hidden: usize,
+    /// Number of blocks.
+    pub n_layers: usize,
+    /// Query heads a layer, H.
+    pub n_heads: usize,
+    /// Key/value heads a layer; divides `n_heads`.
+    pub n_kv_heads: usize,
+    /// Width of a head, D.
+    pub head_dim: usize,
+    /// Width of the feed-forward layer, F.
+    pub ffn_hidden: usize,
+    /// Tokens that the model was made for.
+    pub context: usize,
+    /// Added to the mean square inside RMSNorm.
+    pub norm_eps: f32,
+    /// Rotary positions.
+    pub rope: RopeSpec,
+    /// Activation of the gated feed-forward layer.
+    pub activation: Activation,
+    /// Factor of the attention scores.
+    pub attention_scale: f32,
+    /// The output projection is the token embedding.
+    pub tied_head: bool,
+}
+
+/// Rotary position embedding of the half-split kind: dimension `i` turns with `i + D/2`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeSpec {
+    /// Base of the wavelengths.
+    pub theta: f64,
+    /// How frequencies are changed for long texts.
+    pub scaling: RopeScaling,
+}
+
+/// Changes of the rotary frequencies for texts longer than in training.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// None.
+    Default,
+    /// All frequencies divided by `factor`.
+    Linear {
+        /// The divisor.
+        factor: f64,
+    },
+    /// Llama 3.1: low frequencies divided by `factor`, high ones kept, those between blended.
+    Llama3 {
+        /// The divisor of low frequencies.
+        factor: f64,
+        /// Wavelengths above `original_context / low_freq_factor` are low.
+        low_freq_factor: f64,
+        /// Wavelengths below `original_context / high_freq_factor` are high.
+        high_freq_factor: f64,
+        /// Tokens of the original training.
+        original_context: f64,
+    },
+}
+
+impl RopeSpec {
+    /// Angle per position of each pair of dimensions, `[D / 2]`.
+    pub fn frequencies(&self, head_dim: usize) -> Vec<f64> {
+        (0..head_dim / 2)
+            .map(|i| {
+                let frequency = self.theta.powf(-(2.0 * i as f64) / head_dim as f64);
+                self.scaling.apply(frequency)
+            })
+            .collect()
+    }
+}
+
+impl RopeScaling {
+    fn apply(self, frequency: f64) -> f64 {
+        match self {
+            Self::Default => frequency,
+            Self::Linear { factor } => frequency / factor,
+            Self::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_context,
+            } => {
+                let wavelength = std::f64::consts::TAU / frequency;
+                if wavelength > original_context / low_freq_factor {
+                    frequency / factor
+                } else if wavelength < original_context / high_freq_factor {
+                    frequency
+                } else {
+                    let smooth = (original_context / wavelength - low_freq_factor)
+                        / (high_freq_factor - low_freq_factor);
+                    (1.0 - smooth) * frequency / factor + smooth * frequency
+                }
+            }
+        }
+    }
+}
+
+/// Activation of the feed-forward layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+}

@@ -1,0 +1,355 @@
+//! [`Tokenizer`] and [`TokenizedText`]: from text to tokens, and back to what a person reads.
+
+use std::{ops::Range, path::Path};
+
+use unicode_segmentation::UnicodeSegmentation;
+
+use crate::{Error, Result};
+
+/// Largest `tokenizer.json` that is read; the largest real ones are about 35 MB.
+const MAX_FILE_BYTES: u64 = 256 << 20;
+
+/// A model's tokenizer.
+pub struct Tokenizer {
+    inner: Option<tokenizers::Tokenizer>,
+    origin: String,
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Tokenizer({})", self.origin)
+    }
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// When the file is missing, far too large, or not a tokenizer.
+    pub fn open(path: &Path) -> Result<Self> {
+        let size = std::fs::metadata(path)
+            .map_err(|e| Error::io("read", path, e))?
+            .len();
+        if size > MAX_FILE_BYTES {
+            return Err(Error::Tokenizer {
+                origin: path.display().to_string(),
+                message: format!("is {size} bytes long, which no tokenizer is"),
+            });
+        }
+        let bytes = std::fs::read(path).map_err(|e| Error::io("read", path, e))?;
+        Self::from_bytes(&path.display().to_string(), &bytes)
+    }
+
+    /// From the bytes of a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// When they are not a tokenizer.
+    pub fn from_bytes(origin: &str, bytes: &[u8]) -> Result<Self> {
+        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| Error::Tokenizer {
+            origin: origin.to_owned(),
+            message: format!("is not a tokenizer ({e}); it comes with the model as tokenizer.json"),
+        })?;
+        // A file may ask for cutting or padding, which are for training batches.
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|e| Error::Tokenizer {
+            origin: origin.to_owned(),
+            message: e.to_string(),
+        })?;
+        Ok(Self {
+            inner: Some(inner),
+            origin: origin.to_owned(),
+        })
+    }
+
+    /// Stands for a tokenizer that is not there; it refuses every text.
+    pub(super) fn none(origin: &str) -> Self {
+        Self {
+            inner: None,
+            origin: origin.to_owned(),
+        }
+    }
+
+    /// Tokens of `text`, with the special tokens that the tokenizer adds by itself (a BOS, say).
+    ///
+    /// # Errors
+    /// When the tokenizer fails, or gives a token outside a vocabulary of `vocab_size`.
+    pub fn encode(&self, text: &str, vocab_size: usize) -> Result<TokenizedText> {
+        let refuse = |message: String| Error::Tokenizer {
+            origin: self.origin.clone(),
+            message,
+        };
+        let inner = self
+            .inner
+            .as_ref()
+            .ok_or_else(|| refuse("has no tokenizer.json".to_owned()))?;
+        let encoding = inner
+            .encode(text, true)
+            .map_err(|e| refuse(format!("cannot read this text: {e}")))?;
+        let ids = encoding.get_ids().to_vec();
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
+            return Err(refuse(format!(
+                "gives token {id}, but the model knows only {vocab_size}; it belongs to another model"
+            )));
+        }
+        let special = encoding.get_special_tokens_mask();
+        // Offsets come from outside code: whatever they are, they must slice the text.
+        let mut ranges = Vec::with_capacity(ids.len());
+        let mut at = 0;
+        for (&(start, end), &is_special) in encoding.get_offsets().iter().zip(special) {
+            let valid = is_special == 0
+                && start <= end
+                && text.is_char_boundary(start)
+                && text.is_char_boundary(end);
+            if valid {
+                at = end;
+                ranges.push(start..end);
+            } else {
+                ranges.push(at..at);
+            }
+        }
+        let pieces = ids
+            .iter()
+            .map(|&id| inner.id_to_token(id).unwrap_or_else(|| format!("#{id}")))
+            .collect();
+        Ok(TokenizedText::new(text.to_owned(), ids, ranges, pieces))
+    }
+}
+
+/// A run of tokens that a person sees as one piece: usually one token; several where they share a character.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// Tokens.
+    pub tokens: Range<usize>,
+    /// Bytes of the text; empty for a special token that stands for none.
+    pub bytes: Range<usize>,
+}
+
+/// A text and its tokens.
+#[derive(Clone, Debug)]
+pub struct TokenizedText {
+    /// The text.
+    pub text: String,
+    /// Token ids, `[T]`.
+    pub ids: Vec<u32>,
+    /// Bytes of the text that each token covers; tokens that split a character all cover the whole of it.
+    pub ranges: Vec<Range<usize>>,
+    /// Each token as the vocabulary writes it.
+    pieces: Vec<String>,
+    clusters: Vec<Cluster>,
+    /// Cluster of each token.
+    cluster_of: Vec<usize>,
+}
+
+impl TokenizedText {
+    fn new(text: String, ids: Vec<u32>, ranges: Vec<Range<usize>>, pieces: Vec<String>) -> Self {
+        let clusters = clusters(&text, &ranges);
+        let mut cluster_of = vec![0; ids.len()];
+        for (index, cluster) in clusters.iter().enumerate() {
+            cluster_of[cluster.tokens.clone()].fill(index);
+        }
+        Self {
+            text,
+            ids,
+            ranges,
+            pieces,
+            clusters,
+            cluster_of,
+        }
+    }
+
+    /// Number of tokens, T.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Whether there is no token.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Only the first `count` tokens.
+    pub fn truncated(&self, count: usize) -> Self {
+        if count >= self.len() {
+            return self.clone();
+        }
+        let ranges = self.ranges[..count].to_vec();
+        let end = ranges.last().map_or(0, |r| r.end);
+        Self::new(
+            self.text[..end].to_owned(),
+            self.ids[..count].to_vec(),
+            ranges,
+            self.pieces[..count].to_vec(),
+        )
+    }
+
+    /// The text in pieces that never split a character, in order.
+    pub fn clusters(&self) -> &[Cluster] {
+        &self.clusters
+    }
+
+    /// Index of the cluster that token `token` belongs to.
+    pub fn cluster_of(&self, token: usize) -> usize {
+        self.cluster_of.get(token).copied().unwrap_or(0)
+    }
+
+    /// What token `token` says, for a label: its text with white space made visible; its bytes where it is only a
+    /// part of a character; its name where it is special.
+    pub fn label(&self, token: usize) -> String {
+        let Some(range) = self.ranges.get(token) else {
+            return String::new();
+        };
+        let piece = &self.pieces[token];
+        if range.is_empty() {
+            return visible(piece);
+        }
+        let cluster = &self.clusters[self.cluster_of(token)];
+        let shares = cluster.tokens.len() > 1
+            && cluster.tokens.clone().any(|other| {
+                other != token
+                    && self.ranges[other].start < range.end
+                    && range.start < self.ranges[other].end
+            });
+        if shares && let Some(bytes) = piece_bytes(piece) {
+            let hex: Vec<String> = bytes.iter().map(|b| format!("{b:02X}")).collect();
+            return format!("‹{}›", hex.join(" "));
+        }
+        visible(&self.text[range.clone()])
+    }
+
+    /// What a cluster says, as it stands in the text.
+    pub fn cluster_text(&self, cluster: &Cluster) -> &str {
+        if cluster.bytes.is_empty() {
+            self.pieces
+                .get(cluster.tokens.start)
+                .map_or("", String::as_str)
+        } else {
+            &self.text[cluster.bytes.clone()]
+        }
+    }
+}
+
+/// Joins tokens that share a character or a grapheme.
+fn clusters(text: &str, ranges: &[Range<usize>]) -> Vec<Cluster> {
+    let mut starts = vec![false; text.len() + 1];
+    for (start, _) in text.grapheme_indices(true) {
+        starts[start] = true;
+    }
+    starts[text.len()] = true;
+    let mut clusters: Vec<Cluster> = Vec::with_capacity(ranges.len());
+    for (token, range) in ranges.iter().enumerate() {
+        if let Some(last) = clusters.last_mut() {
+            let overlaps = range.start < last.bytes.end;
+            let within = !range.is_empty() && !starts[range.start] && !last.bytes.is_empty();
+            if overlaps || within {
+                last.tokens.end = token + 1;
+                last.bytes.end = last.bytes.end.max(range.end);
+                continue;
+            }
+        }
+        clusters.push(Cluster {
+            tokens: token..token + 1,
+            bytes: range.clone(),
+        });
+    }
+    clusters
+}
+
+/// A text with its white space and control characters made visible.
+pub fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 4);
+    for c in text.chars() {
+        match c {
+            ' ' => out.push('·'),
+            '\n' => out.push('⏎'),
+            '\t' => out.push('→'),
+            c if c.is_control() => out.push_str(&format!("\\x{:02X}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// The bytes of a vocabulary entry that is written byte by byte: GPT-2's printable alphabet, or `<0xE4>`.
+fn piece_bytes(piece: &str) -> Option<Vec<u8>> {
+    if let Some(hex) = piece.strip_prefix("<0x").and_then(|p| p.strip_suffix('>')) {
+        return u8::from_str_radix(hex, 16).ok().map(|b| vec![b]);
+    }
+    piece.chars().map(byte_of).collect()
+}
+
+/// GPT-2's alphabet: printable Latin-1 stands for itself, the 68 other bytes for U+0100 and up, in order.
+fn byte_of(c: char) -> Option<u8> {
+    let code = u32::from(c);
+    let stands_for_itself = |b: u32| matches!(b, 33..=126 | 161..=172 | 174..=255);
+    if stands_for_itself(code) {
+        return u8::try_from(code).ok();
+    }
+    let nth = code.checked_sub(256)? as usize;
+    (0..=255u32)
+        .filter(|&b| !stands_for_itself(b))
+        .nth(nth)
+        .and_then(|b| u8::try_from(b).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::built_in;
+
+    fn encode(text: &str) -> TokenizedText {
+        let model = built_in().unwrap();
+        model.tokenizer.encode(text, model.spec.vocab_size).unwrap()
+    }
+
+    #[test]
+    fn clusters_cover_the_text_whole() {
+        for text in [
+            "plain English text.\n\nNew line",
+            "数学は楽しい。",
+            "👩‍👩‍👧 family and e\u{301}a\u{308} marks",
+            "שלום עולם",
+            "tab\tand \u{7} bell",
+        ] {
+            let tokens = encode(text);
+            let joined: String = tokens
+                .clusters()
+                .iter()
+                .map(|c| tokens.cluster_text(c))
+                .collect();
+            assert_eq!(joined, text);
+            for cluster in tokens.clusters() {
+                assert!(!tokens.cluster_text(cluster).contains('\u{FFFD}'));
+            }
+            let covered: usize = tokens.clusters().iter().map(|c| c.tokens.len()).sum();
+            assert_eq!(covered, tokens.len());
+        }
+    }
+
+    #[test]
+    fn a_split_character_is_one_cluster_and_its_tokens_show_bytes() {
+        // The built-in vocabulary was trained on English: 数 takes three byte tokens.
+        let tokens = encode("数");
+        assert!(tokens.len() > 1);
+        assert_eq!(tokens.clusters().len(), 1);
+        assert_eq!(tokens.cluster_text(&tokens.clusters()[0]), "数");
+        let labels: Vec<String> = (0..tokens.len()).map(|t| tokens.label(t)).collect();
+        assert_eq!(labels.join("").replace(['‹', '›', ' '], ""), "E695B0");
+    }
+
+    #[test]
+    fn labels_show_white_space() {
+        let tokens = encode("a\n b");
+        let labels: String = (0..tokens.len()).map(|t| tokens.label(t)).collect();
+        assert_eq!(labels, "a⏎·b");
+    }
+
+    #[test]
+    fn nonsense_is_refused_in_a_sentence() {
+        let error = Tokenizer::from_bytes("x/tokenizer.json", b"[1, 2").unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("x/tokenizer.json: is not a tokenizer")
+        );
+    }
+}

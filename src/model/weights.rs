@@ -1,0 +1,265 @@
+//! [`WeightStore`]: named tensors in memory-mapped safetensors, converted to f32 one at a time.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    path::{Path, PathBuf},
+};
+
+use candle_core::{Device, Tensor};
+use safetensors::{Dtype, SafeTensors};
+
+use crate::{Error, Result};
+
+/// Longest safetensors header that is read. Real ones are below 1 MB.
+const MAX_HEADER_BYTES: u64 = 64 << 20;
+
+/// Bytes that stay where they are: a mapped file, or data compiled into the program.
+enum Bytes {
+    Mapped(memmap2::Mmap),
+    Static(&'static [u8]),
+}
+
+impl Bytes {
+    fn get(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Static(bytes) => bytes,
+        }
+    }
+}
+
+/// Where one tensor lies.
+struct Entry {
+    file: usize,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    /// Byte range within the file.
+    range: std::ops::Range<usize>,
+}
+
+/// All tensors of a model, by name. Data is read only when asked for.
+pub struct WeightStore {
+    files: Vec<(String, Bytes)>,
+    entries: HashMap<String, Entry>,
+}
+
+impl std::fmt::Debug for WeightStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WeightStore")
+            .field("tensors", &self.entries.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl WeightStore {
+    /// Maps safetensors files. A tensor's name must stand in only one of them.
+    ///
+    /// # Errors
+    /// When a file cannot be read, is not safetensors, or is cut short.
+    pub fn open(paths: &[PathBuf]) -> Result<Self> {
+        let mut store = Self::empty();
+        for path in paths {
+            let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
+            // SAFETY: the mapping is only read. Another process that shortens the file while it is
+            // mapped could still end this one; that is the known price of mapping.
+            let map =
+                unsafe { memmap2::Mmap::map(&file) }.map_err(|e| Error::io("map", path, e))?;
+            store.add(path.display().to_string(), Bytes::Mapped(map))?;
+        }
+        Ok(store)
+    }
+
+    /// Tensors from bytes compiled into the program.
+    ///
+    /// # Errors
+    /// When they are not safetensors.
+    pub fn from_static(origin: &str, bytes: &'static [u8]) -> Result<Self> {
+        let mut store = Self::empty();
+        store.add(origin.to_owned(), Bytes::Static(bytes))?;
+        Ok(store)
+    }
+
+    fn empty() -> Self {
+        Self {
+            files: Vec::new(),
+            entries: HashMap::new(),
+        }
+    }
+
+    fn add(&mut self, origin: String, bytes: Bytes) -> Result<()> {
+        let refuse = |message: String| Error::Weights {
+            origin: origin.clone(),
+            message,
+        };
+        let data = bytes.get();
+        let header = data
+            .first_chunk::<8>()
+            .map(|length| u64::from_le_bytes(*length))
+            .ok_or_else(|| refuse("is not a safetensors file: it is too short".to_owned()))?;
+        if header > MAX_HEADER_BYTES || header > data.len() as u64 - 8 {
+            return Err(refuse(format!(
+                "is not a safetensors file, or is cut short: its header would be {header} bytes long, \
+                 the file has {}",
+                data.len()
+            )));
+        }
+        let tensors = SafeTensors::deserialize(data).map_err(|e| {
+            refuse(format!(
+                "is not a valid safetensors file ({e}); download it again"
+            ))
+        })?;
+        let start = data.as_ptr() as usize;
+        for (name, view) in tensors.iter() {
+            let offset = view.data().as_ptr() as usize - start;
+            let entry = Entry {
+                file: self.files.len(),
+                dtype: view.dtype(),
+                shape: view.shape().to_vec(),
+                range: offset..offset + view.data().len(),
+            };
+            if self.entries.insert(name.to_owned(), entry).is_some() {
+                return Err(refuse(format!(
+                    "the tensor {name} stands in another file of this model too"
+                )));
+            }
+        }
+        self.files.push((origin, bytes));
+        Ok(())
+    }
+
+    /// Whether a tensor of this name exists.
+    pub fn contains(&self, name: &str) -> bool {
+        self.entries.contains_key(name)
+    }
+
+    /// One tensor in f32, `shape` checked before memory is taken.
+    ///
+    /// # Errors
+    /// Names the tensor when it is missing, has another shape, or a type other than f32, f16 and bf16.
+    pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        Ok(Tensor::from_vec(
+            self.values(name, shape)?,
+            shape,
+            &Device::Cpu,
+        )?)
+    }
+
+    /// As [`Self::tensor`], as plain numbers in row-major order.
+    ///
+    /// # Errors
+    /// As [`Self::tensor`].
+    pub fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        let entry = self.entries.get(name).ok_or_else(|| Error::Weights {
+            origin: self.files.first().map_or_else(String::new, |f| f.0.clone()),
+            message: format!("the tensor {name} is missing; the file does not fit its config.json"),
+        })?;
+        let (origin, bytes) = &self.files[entry.file];
+        if entry.shape != shape {
+            return Err(Error::Weights {
+                origin: origin.clone(),
+                message: format!(
+                    "the tensor {name} has shape {:?}, but config.json asks for {shape:?}",
+                    entry.shape
+                ),
+            });
+        }
+        let data = &bytes.get()[entry.range.clone()];
+        let count: usize = shape.iter().product();
+        let width = match entry.dtype {
+            Dtype::F32 => 4,
+            Dtype::F16 | Dtype::BF16 => 2,
+            other => {
+                return Err(Error::Weights {
+                    origin: origin.clone(),
+                    message: format!(
+                        "the tensor {name} is of type {other:?}; only F32, F16 and BF16 are supported"
+                    ),
+                });
+            }
+        };
+        if data.len() != count * width {
+            return Err(Error::Weights {
+                origin: origin.clone(),
+                message: format!(
+                    "the tensor {name} has {} bytes, not {}",
+                    data.len(),
+                    count * width
+                ),
+            });
+        }
+        // Data may lie at any address: read byte-wise.
+        let (pairs, _) = data.as_chunks::<2>();
+        Ok(match entry.dtype {
+            Dtype::F16 => pairs
+                .iter()
+                .map(|&b| half::f16::from_le_bytes(b).to_f32())
+                .collect(),
+            Dtype::BF16 => pairs
+                .iter()
+                .map(|&b| half::bf16::from_le_bytes(b).to_f32())
+                .collect(),
+            _ => data
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|&b| f32::from_le_bytes(b))
+                .collect(),
+        })
+    }
+}
+
+/// The safetensors files of a folder: `model.safetensors`, or the shards of `model.safetensors.index.json`.
+///
+/// # Errors
+/// Says what the folder lacks; pickled weights are named and refused.
+pub fn find_safetensors(folder: &Path) -> Result<Vec<PathBuf>> {
+    let single = folder.join("model.safetensors");
+    if single.is_file() {
+        return Ok(vec![single]);
+    }
+    let index_path = folder.join("model.safetensors.index.json");
+    if index_path.is_file() {
+        #[derive(serde::Deserialize)]
+        struct Index {
+            weight_map: HashMap<String, String>,
+        }
+        let refuse = |message: String| Error::Weights {
+            origin: index_path.display().to_string(),
+            message,
+        };
+        let text = std::fs::read(&index_path).map_err(|e| Error::io("read", &index_path, e))?;
+        let index: Index = serde_json::from_slice(&text)
+            .map_err(|e| refuse(format!("is not a weight index ({e}); download it again")))?;
+        let mut names: Vec<String> = index.weight_map.into_values().collect();
+        names.sort();
+        names.dedup();
+        return names
+            .into_iter()
+            .map(|name| {
+                // A shard lies beside its index: no name may lead elsewhere.
+                if Path::new(&name).file_name() != Some(name.as_ref()) {
+                    return Err(refuse(format!("names a shard outside its folder: {name}")));
+                }
+                Ok(folder.join(name))
+            })
+            .collect();
+    }
+    let pickled = [
+        "pytorch_model.bin",
+        "pytorch_model.bin.index.json",
+        "consolidated.00.pth",
+    ]
+    .into_iter()
+    .find(|name| folder.join(name).exists());
+    Err(Error::Weights {
+        origin: folder.display().to_string(),
+        message: match pickled {
+            Some(name) => format!(
+                "has only pickled weights ({name}), which may run code and are not opened; convert them \
+                 with transformers: model.save_pretrained(folder, safe_serialization=True)"
+            ),
+            None => "has no model.safetensors".to_owned(),
+        },
+    })
+}
