@@ -1,1 +1,5 @@
-fn main() {}
+//! The program: arguments, then the window or a subcommand.
+
+fn main() -> std::process::ExitCode {
+    headscope::cli::main()
+}

@@ -1,1 +1,188 @@
-//! x
+//! The command line: one file a subcommand; without one, the window.
+
+mod analyze;
+mod doctor;
+mod window;
+
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::{
+    attention::{HeadId, Window, WindowMap},
+    engine::{Backend, gpu::GpuContext},
+    model::{Model, SAMPLES, built_in},
+    session::{Session, WindowsFile, text_source},
+};
+
+/// See, and reshape, how far back every attention head of a language model looks.
+///
+/// Without a subcommand the window opens. MODEL is a Hugging Face folder (config.json, safetensors, tokenizer.json);
+/// without one, the built-in model is used. Without a display the window is drawn to headscope.png instead.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Subcommands>,
+    #[command(flatten)]
+    window: window::WindowArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Subcommands {
+    /// One run, full and windowed, as text, JSON or CSV
+    Analyze(analyze::AnalyzeArgs),
+    /// Graphics adapters, limits, kernel self-tests, and what would be used
+    Doctor,
+}
+
+/// What to run, and how: shared by the window and the subcommands.
+#[derive(Clone, Debug, Args)]
+struct RunArgs {
+    /// Model folder; the built-in model if left out
+    model: Option<PathBuf>,
+    /// Text: a file, "-" for standard input, or "sample:NAME"
+    #[arg(long, value_name = "FILE|-|sample:NAME")]
+    text: Option<String>,
+    /// Use at most this many tokens of the text
+    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u32).range(1..))]
+    context: Option<u32>,
+    /// Windows of all heads from a windows.json
+    #[arg(long, value_name = "FILE", conflicts_with = "window")]
+    windows: Option<PathBuf>,
+    /// The same window for every head, in keys including the query's own
+    #[arg(long, value_name = "KEYS", value_parser = clap::value_parser!(u32).range(1..))]
+    window: Option<u32>,
+    /// First keys that every head keeps beside its window
+    #[arg(long, value_name = "S")]
+    sinks: Option<usize>,
+    /// Where attention runs; auto: the GPU where it is real hardware
+    #[arg(long, value_enum, default_value_t = EngineChoice::Auto)]
+    engine: EngineChoice,
+    /// Say nothing but the result
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineChoice {
+    Auto,
+    Cpu,
+    Gpu,
+}
+
+impl RunArgs {
+    fn open_model(&self) -> Result<Arc<Model>> {
+        Ok(match &self.model {
+            Some(path) => Model::open(path)?,
+            None => built_in()?,
+        })
+    }
+
+    fn session(&self, model: Arc<Model>) -> Result<Session> {
+        let (name, text) = match &self.text {
+            Some(source) => text_source(source)?,
+            None => (SAMPLES[0].name.to_owned(), SAMPLES[0].text.to_owned()),
+        };
+        let context = self.context.map(|c| c as usize);
+        let mut session = Session::new(model, &name, &text, context)?;
+        let mut map = match (&self.windows, self.window) {
+            (Some(path), _) => WindowsFile::read(path)?.map(),
+            (None, Some(n)) => {
+                let spec = &session.model.spec;
+                WindowMap::uniform(spec.n_layers, spec.n_heads, Window::Last(n))
+            }
+            (None, None) => session.windows.clone(),
+        };
+        if let Some(sinks) = self.sinks {
+            map.sinks = sinks;
+        }
+        session.apply(crate::session::Command::SetMap(map))?;
+        if let Some(layer) = session.model.spec.n_layers.checked_sub(1) {
+            // The middle of a model shows more of its character than its first layer.
+            let focus = HeadId {
+                layer: layer / 2,
+                head: 0,
+            };
+            session.selection = crate::session::Selection::one(focus);
+        }
+        Ok(session)
+    }
+
+    /// The backend asked for; `gpu` makes or lends the device.
+    fn backend(&self, gpu: impl FnOnce() -> crate::Result<GpuContext>) -> Result<Backend> {
+        choose_backend(self.engine, gpu)
+    }
+}
+
+/// `auto` takes the GPU where it is real hardware; a software rasteriser is slower than the CPU's own kernels.
+fn choose_backend(
+    choice: EngineChoice,
+    gpu: impl FnOnce() -> crate::Result<GpuContext>,
+) -> Result<Backend> {
+    match choice {
+        EngineChoice::Cpu => Ok(Backend::Cpu),
+        EngineChoice::Gpu => Ok(Backend::Gpu(gpu()?)),
+        EngineChoice::Auto => Ok(match gpu() {
+            Ok(gpu) if !gpu.is_software() => Backend::Gpu(gpu),
+            Ok(_) => Backend::Cpu,
+            Err(error) => {
+                tracing::debug!("no GPU: {error}");
+                Backend::Cpu
+            }
+        }),
+    }
+}
+
+/// Writes a result where it was asked to go.
+fn emit(text: &str, out: Option<&PathBuf>) -> Result<()> {
+    use std::io::Write as _;
+    match out {
+        Some(path) => {
+            std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+        }
+        None => {
+            let mut stdout = std::io::stdout().lock();
+            match stdout.write_all(text.as_bytes()) {
+                // The reader has seen enough.
+                Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+                other => other.context("cannot write to standard output"),
+            }
+        }
+    }
+}
+
+/// Runs the program: exit code 0, 1 with one message on stderr, or 2 for wrong arguments.
+pub fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("HEADSCOPE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("headscope=info,error"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .init();
+    let cli = Cli::parse();
+    let result = match cli.command {
+        None => window::run(&cli.window),
+        Some(Subcommands::Analyze(args)) => analyze::run(&args),
+        Some(Subcommands::Doctor) => doctor::run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("headscope: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn arguments_are_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,1 +1,452 @@
-//! x
+//! [`Worker`]: a thread that owns the engine, so that the window never waits.
+//!
+//! The window says what it *wants* (a model, tokens, windows, a part of a matrix); the worker does what is missing.
+//! The newest wish wins: a pass that is not wanted any more stops before its next layer.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread::JoinHandle,
+};
+
+use super::{
+    Control, Decoder, Flow, HeadMatrix, MatrixRequest, Run, Trace,
+    attend::AttentionKernel,
+    cpu::{CpuAttention, attention::distance_masses},
+    gpu::{GpuAttention, GpuContext},
+    head_matrix,
+};
+use crate::{
+    Error, Result,
+    attention::{DistanceProfile, SinkProfile, WindowMap},
+    model::Model,
+};
+
+/// Where attention runs.
+#[derive(Clone, Debug, Default)]
+pub enum Backend {
+    /// On the CPU.
+    #[default]
+    Cpu,
+    /// On this graphics device.
+    Gpu(GpuContext),
+}
+
+impl Backend {
+    /// A kernel on this backend.
+    pub fn kernel(&self) -> Box<dyn AttentionKernel> {
+        match self {
+            Self::Cpu => Box::new(CpuAttention),
+            Self::Gpu(gpu) => Box::new(GpuAttention::new(gpu.clone())),
+        }
+    }
+
+    /// "CPU" or "GPU".
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Cpu => "CPU",
+            Self::Gpu(_) => "GPU",
+        }
+    }
+}
+
+/// Everything that the window wants to see.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The model.
+    pub model: Arc<Model>,
+    /// The tokens; another `Arc` means another text.
+    pub tokens: Arc<Vec<u32>>,
+    /// The windows and sinks.
+    pub windows: WindowMap,
+    /// The part of a matrix that is on the screen, and whether of the windowed run.
+    pub matrix: Option<(MatrixRequest, bool)>,
+}
+
+impl Wanted {
+    fn same_text(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.model, &other.model) && Arc::ptr_eq(&self.tokens, &other.tokens)
+    }
+}
+
+/// A run with full attention, and all that follows from it without another.
+#[derive(Clone, Debug)]
+pub struct Baseline {
+    /// The tokens it ran on.
+    pub tokens: Arc<Vec<u32>>,
+    /// What it measured.
+    pub run: Run,
+    /// How far back every head looks.
+    pub profile: DistanceProfile,
+}
+
+/// A run under windows.
+#[derive(Clone, Debug)]
+pub struct Windowed {
+    /// The tokens it ran on.
+    pub tokens: Arc<Vec<u32>>,
+    /// What it measured.
+    pub run: Run,
+}
+
+/// What the worker is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The run with full attention.
+    Full,
+    /// Distance profiles.
+    Profile,
+    /// The run under windows.
+    Windowed,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// In which stage.
+    pub stage: Stage,
+    /// Layers done.
+    pub layer: usize,
+    /// Layers in all.
+    pub layers: usize,
+}
+
+/// What the worker tells the window.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// It is on its way.
+    Progress(Progress),
+    /// The run with full attention is there.
+    Baseline(Arc<Baseline>),
+    /// The mass that sinks get was measured on the baseline of these tokens.
+    Sinks(Arc<Vec<u32>>, Arc<SinkProfile>),
+    /// The run under windows is there.
+    Windowed(Arc<Windowed>),
+    /// A part of a matrix is there; whether of the windowed run.
+    Matrix(Arc<HeadMatrix>, bool),
+    /// The graphics device failed; the CPU goes on.
+    FellBack(String),
+    /// What was wanted cannot be had, in a sentence.
+    Failed(String),
+    /// All that was wanted is there.
+    Idle,
+}
+
+#[derive(Default)]
+struct Slot {
+    wanted: Option<Wanted>,
+    quit: bool,
+}
+
+#[derive(Default)]
+struct Mailbox {
+    slot: Mutex<Slot>,
+    changed: Condvar,
+}
+
+impl Mailbox {
+    fn lock(&self) -> MutexGuard<'_, Slot> {
+        // A wish is replaced whole: a poisoned lock guards nothing half-done.
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A handle to the thread; it ends when this is dropped.
+pub struct Worker {
+    mailbox: Arc<Mailbox>,
+    events: Receiver<Event>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Starts the thread. `wake` is called after every event, from the thread.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn spawn(backend: Backend, wake: impl Fn() + Send + 'static) -> Result<Self> {
+        let mailbox = Arc::new(Mailbox::default());
+        let (sender, events) = channel();
+        let its_mailbox = mailbox.clone();
+        let thread = std::thread::Builder::new()
+            .name("engine".to_owned())
+            .spawn(move || {
+                let mut state = State {
+                    mailbox: its_mailbox,
+                    sender,
+                    wake: Box::new(wake),
+                    kernel: backend.kernel(),
+                    backend,
+                    loaded: None,
+                };
+                while let Some(wanted) = state.next() {
+                    state.serve(wanted);
+                }
+            })
+            .map_err(|e| Error::io("start", std::path::Path::new("the engine's thread"), e))?;
+        Ok(Self {
+            mailbox,
+            events,
+            thread: Some(thread),
+        })
+    }
+
+    /// Says what is wanted from now on.
+    pub fn want(&self, wanted: Wanted) {
+        self.mailbox.lock().wanted = Some(wanted);
+        self.mailbox.changed.notify_one();
+    }
+
+    /// What has happened since the last call. Never waits.
+    pub fn events(&self) -> impl Iterator<Item = Event> + '_ {
+        self.events.try_iter()
+    }
+
+    /// Waits for the next event; for use without a window.
+    pub fn next_event(&self) -> Option<Event> {
+        self.events.recv().ok()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.mailbox.lock().quit = true;
+        self.mailbox.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // At most one layer long; a panic in it was reported already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What is known of the current text.
+struct Loaded {
+    wanted: Wanted,
+    decoder: Decoder,
+    baseline: Option<Trace>,
+    windowed: Option<Trace>,
+    /// Measured for this many sinks.
+    sinks: usize,
+    matrix: Option<(MatrixRequest, bool)>,
+}
+
+struct State {
+    mailbox: Arc<Mailbox>,
+    sender: Sender<Event>,
+    wake: Box<dyn Fn() + Send>,
+    backend: Backend,
+    kernel: Box<dyn AttentionKernel>,
+    loaded: Option<Loaded>,
+}
+
+impl State {
+    /// Waits for the next wish; `None` at the end.
+    fn next(&self) -> Option<Wanted> {
+        let mut slot = self.mailbox.lock();
+        loop {
+            if slot.quit {
+                return None;
+            }
+            if let Some(wanted) = slot.wanted.take() {
+                return Some(wanted);
+            }
+            slot = self
+                .mailbox
+                .changed
+                .wait(slot)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn send(&self, event: Event) {
+        // Nobody listens any more only while the program ends.
+        let _ = self.sender.send(event);
+        (self.wake)();
+    }
+
+    fn serve(&mut self, wanted: Wanted) {
+        let mut loaded = match self.loaded.take() {
+            Some(mut loaded) if loaded.wanted.same_text(&wanted) => {
+                loaded.wanted = wanted;
+                loaded
+            }
+            _ => match Decoder::new(wanted.model.clone(), wanted.tokens.clone()) {
+                Ok(decoder) => Loaded {
+                    wanted,
+                    decoder,
+                    baseline: None,
+                    windowed: None,
+                    sinks: 0,
+                    matrix: None,
+                },
+                Err(error) => return self.send(Event::Failed(error.to_string())),
+            },
+        };
+        let result = loop {
+            let result = catch_unwind(AssertUnwindSafe(|| self.advance(&mut loaded)));
+            match result {
+                Ok(Err(Error::Gpu(message))) if matches!(self.backend, Backend::Gpu(_)) => {
+                    self.backend = Backend::Cpu;
+                    self.kernel = self.backend.kernel();
+                    self.send(Event::FellBack(message));
+                }
+                other => break other,
+            }
+        };
+        match result {
+            Ok(Ok(())) => self.send(Event::Idle),
+            Ok(Err(Error::Cancelled)) => {}
+            Ok(Err(error)) => self.send(Event::Failed(error.to_string())),
+            Err(_) => {
+                tracing::error!("the engine panicked");
+                // What it had may be half-done.
+                return self.send(Event::Failed(
+                    "the engine met a fault of its own and gave up this run; please report it".to_owned(),
+                ));
+            }
+        }
+        self.loaded = Some(loaded);
+    }
+
+    /// Does what is missing, most urgent first.
+    fn advance(&mut self, loaded: &mut Loaded) -> Result<()> {
+        if loaded.baseline.is_none() {
+            let full = loaded.decoder.full_map();
+            let (run, trace) = self.run(loaded, Stage::Full, &full, &[])?;
+            let profile = self.profile(loaded, &trace)?;
+            loaded.baseline = Some(trace);
+            self.send(Event::Baseline(Arc::new(Baseline {
+                tokens: loaded.wanted.tokens.clone(),
+                run,
+                profile,
+            })));
+        }
+        let Some(baseline) = &loaded.baseline else {
+            return Ok(());
+        };
+        let sinks = loaded.wanted.windows.sinks;
+        if sinks != loaded.sinks {
+            loaded.sinks = sinks;
+            let seq_len = loaded.wanted.tokens.len();
+            let profile = sink_profile(baseline, sinks, seq_len);
+            self.send(Event::Sinks(loaded.wanted.tokens.clone(), Arc::new(profile)));
+        }
+        self.serve_matrix(loaded, false);
+
+        let is_current = |trace: &Trace| trace.windows == loaded.wanted.windows;
+        if !loaded.windowed.as_ref().is_some_and(is_current) {
+            let known: Vec<&Trace> = loaded.baseline.iter().chain(&loaded.windowed).collect();
+            let windows = loaded.wanted.windows.clone();
+            let (run, trace) = self.run(loaded, Stage::Windowed, &windows, &known)?;
+            loaded.windowed = Some(trace);
+            // The matrix on the screen was of the windows before.
+            if loaded.matrix.as_ref().is_some_and(|(_, windowed)| *windowed) {
+                loaded.matrix = None;
+            }
+            self.send(Event::Windowed(Arc::new(Windowed {
+                tokens: loaded.wanted.tokens.clone(),
+                run,
+            })));
+        }
+        self.serve_matrix(loaded, true);
+        Ok(())
+    }
+
+    fn serve_matrix(&self, loaded: &mut Loaded, windowed: bool) {
+        let trace = if windowed { &loaded.windowed } else { &loaded.baseline };
+        let Some(wanted) = loaded.wanted.matrix.as_ref().filter(|(_, w)| *w == windowed) else {
+            return;
+        };
+        if loaded.matrix.as_ref() == Some(wanted) {
+            return;
+        }
+        if let Some(matrix) = trace.as_ref().and_then(|t| head_matrix(t, &wanted.0)) {
+            loaded.matrix = Some(wanted.clone());
+            self.send(Event::Matrix(Arc::new(matrix), windowed));
+        }
+    }
+
+    fn run(
+        &mut self,
+        loaded: &Loaded,
+        stage: Stage,
+        windows: &WindowMap,
+        known: &[&Trace],
+    ) -> Result<(Run, Trace)> {
+        let mailbox = self.mailbox.clone();
+        let sender = self.sender.clone();
+        let wake = &self.wake;
+        let mut control = |layer, layers| {
+            let slot = mailbox.lock();
+            let obsolete = slot.wanted.as_ref().is_some_and(|newer| {
+                !newer.same_text(&loaded.wanted)
+                    || (stage == Stage::Windowed && newer.windows != *windows)
+            });
+            if slot.quit || obsolete {
+                return Flow::Stop;
+            }
+            drop(slot);
+            let progress = Progress {
+                stage,
+                layer,
+                layers,
+            };
+            let _ = sender.send(Event::Progress(progress));
+            wake();
+            Flow::Continue
+        };
+        loaded
+            .decoder
+            .run(self.kernel.as_mut(), windows, known, &mut control)
+    }
+
+    fn profile(&self, loaded: &Loaded, trace: &Trace) -> Result<DistanceProfile> {
+        distance_profile(trace, &mut |layer, layers| {
+            let slot = self.mailbox.lock();
+            let newer = slot.wanted.as_ref();
+            if slot.quit || newer.is_some_and(|newer| !newer.same_text(&loaded.wanted)) {
+                return Flow::Stop;
+            }
+            drop(slot);
+            self.send(Event::Progress(Progress {
+                stage: Stage::Profile,
+                layer,
+                layers,
+            }));
+            Flow::Continue
+        })
+    }
+}
+
+/// The distance profile of a run with full attention.
+///
+/// # Errors
+/// [`Error::Cancelled`] when `control` says stop.
+pub fn distance_profile(full: &Trace, control: Control<'_>) -> Result<DistanceProfile> {
+    let seq_len = full.layers.first().map_or(0, |l| l.qkv.shape.seq_len);
+    let mut masses = Vec::with_capacity(full.layers.len());
+    for (layer, kept) in full.layers.iter().enumerate() {
+        if control(layer, full.layers.len()) == Flow::Stop {
+            return Err(Error::Cancelled);
+        }
+        let windows = full.windows.layer(layer);
+        masses.push(distance_masses(&kept.qkv, windows, 0, &kept.attended.lse, seq_len));
+    }
+    Ok(DistanceProfile::from_layers(&masses, full.windows.heads(), seq_len))
+}
+
+/// The mass that the first `sinks` keys get in a run with full attention.
+pub fn sink_profile(full: &Trace, sinks: usize, seq_len: usize) -> SinkProfile {
+    let masses: Vec<Vec<f32>> = full
+        .layers
+        .iter()
+        .enumerate()
+        .map(|(layer, kept)| {
+            let windows = full.windows.layer(layer);
+            distance_masses(&kept.qkv, windows, 0, &kept.attended.lse, sinks)
+        })
+        .collect();
+    SinkProfile::from_layers(&masses, sinks, full.windows.heads(), seq_len)
+}

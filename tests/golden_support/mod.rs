@@ -1,9 +1,19 @@
 //! Reading golden files and comparing with them.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
 
-use headscope::engine::{attend::AttentionKernel, cpu::CpuAttention};
+use headscope::engine::{
+    attend::AttentionKernel,
+    cpu::CpuAttention,
+    gpu::{GpuAttention, GpuContext},
+};
 use safetensors::{Dtype, SafeTensors};
+
+/// One device for all tests of a process.
+static GPU: OnceLock<GpuContext> = OnceLock::new();
 
 /// `HEADSCOPE_GOLDEN_DIR`, or `tests/golden`.
 pub fn golden_dir() -> PathBuf {
@@ -15,7 +25,15 @@ pub fn golden_dir() -> PathBuf {
 
 /// Every attention kernel there is here, with its tolerance.
 pub fn kernels() -> Vec<(&'static str, Box<dyn AttentionKernel>, f32)> {
-    vec![("CPU", Box::new(CpuAttention), 1e-4)]
+    let gpu = GPU
+        .get_or_init(|| {
+            GpuContext::headless().expect("tests need a graphics adapter, be it in software")
+        })
+        .clone();
+    vec![
+        ("CPU", Box::new(CpuAttention), 1e-4),
+        ("GPU", Box::new(GpuAttention::new(gpu)), 5e-4),
+    ]
 }
 
 pub fn read_json(path: &Path) -> serde_json::Value {

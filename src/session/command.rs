@@ -1,0 +1,110 @@
+//! [`Command`]: every change of the document, the same for mouse, keyboard and command line.
+
+use std::sync::Arc;
+
+use super::{Selection, Session, tokenize};
+use crate::{
+    Error, Result,
+    attention::{HeadId, Window, WindowMap},
+    model::Model,
+};
+
+/// A change of the document.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// The same window for some heads.
+    SetWindow {
+        /// Which.
+        heads: Vec<HeadId>,
+        /// Their window.
+        window: Window,
+    },
+    /// All heads full; sinks stay.
+    AllFull,
+    /// All windows and sinks at once.
+    SetMap(WindowMap),
+    /// How many first keys every head keeps.
+    SetSinks(usize),
+    /// What is selected.
+    Select(Selection),
+    /// The token whose keys are looked at.
+    SetQuery(Option<usize>),
+    /// Another text.
+    SetText {
+        /// Its name.
+        name: String,
+        /// The text.
+        text: String,
+        /// At most so many tokens of it.
+        context: Option<usize>,
+    },
+    /// Another model, on the same text; windows start full again.
+    SetModel(Arc<Model>),
+}
+
+impl Session {
+    /// Makes a change, or leaves everything as it was and says why.
+    ///
+    /// # Errors
+    /// When a text cannot be used with the model, or a map does not fit it.
+    pub fn apply(&mut self, command: Command) -> Result<()> {
+        match command {
+            Command::SetWindow { heads, window } => {
+                for head in heads {
+                    self.windows.set(head, window);
+                }
+            }
+            Command::AllFull => {
+                let spec = &self.model.spec;
+                self.windows = WindowMap::full(spec.n_layers, spec.n_heads)
+                    .with_sinks(self.windows.sinks);
+            }
+            Command::SetMap(map) => {
+                let spec = &self.model.spec;
+                if (map.layers(), map.heads()) != (spec.n_layers, spec.n_heads) {
+                    return Err(Error::Windows(format!(
+                        "the window map is for {} layers of {} heads, but this model has {} of {}",
+                        map.layers(),
+                        map.heads(),
+                        spec.n_layers,
+                        spec.n_heads
+                    )));
+                }
+                self.windows = map;
+            }
+            Command::SetSinks(sinks) => self.windows.sinks = sinks,
+            Command::Select(selection) => {
+                let query = self.selection.query;
+                self.selection = Selection { query, ..selection };
+            }
+            Command::SetQuery(query) => {
+                self.selection.query = query.filter(|&q| q < self.seq_len());
+            }
+            Command::SetText {
+                name,
+                text,
+                context,
+            } => {
+                let (text, tokens) = tokenize(&self.model, &text, context)?;
+                self.text_name = name;
+                self.text = text;
+                self.tokens = tokens;
+                self.forget_results();
+            }
+            Command::SetModel(model) => {
+                let whole = self.text.text.clone();
+                let mut next = Self::new(model, &self.text_name, &whole, None)?;
+                next.windows.sinks = self.windows.sinks;
+                *self = next;
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_results(&mut self) {
+        self.baseline = None;
+        self.windowed = None;
+        self.sinks = None;
+        self.selection.query = None;
+    }
+}
