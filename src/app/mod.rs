@@ -1,1 +1,405 @@
-//! x
+//! The window: egui views over a [`Session`], and the engine behind it.
+//!
+//! A view reads the session and gives back [`Action`]s; it changes nothing itself. The app applies them after all
+//! views were drawn, and draws the same frame again where windows changed, so that a drag shows its coverage at once.
+
+mod curves;
+mod head_view;
+mod loader;
+mod loss_view;
+pub mod offscreen;
+mod scale;
+mod status_bar;
+mod text_view;
+mod theme;
+mod toasts;
+mod top_bar;
+mod window_map;
+
+use std::{path::PathBuf, sync::Arc, time::Instant};
+
+pub use scale::WindowScale;
+
+use crate::{
+    Result,
+    engine::{
+        Backend, Event, HeadMatrix, MatrixRequest, Progress, Wanted, Worker, gpu::GpuContext,
+    },
+    session::{Command, Session},
+};
+use head_view::HeadView;
+use loader::{Loader, Opened};
+use loss_view::LossView;
+use text_view::TextView;
+use toasts::Toasts;
+use window_map::WindowMapView;
+
+/// What a view asks for.
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    /// A change of the document.
+    Command(Command),
+    /// Ask for a model folder and open it.
+    ChooseModel,
+    /// Ask for a text file and open it.
+    ChooseText,
+    /// Ask where to save the windows.
+    SaveWindows,
+    /// The built-in model again.
+    BuiltInModel,
+    /// Open whatever lies here: a model, a text or a window map.
+    Open(PathBuf),
+    /// A sample text, by its number.
+    Sample(usize),
+    /// The text, edited in place.
+    Edited(String),
+}
+
+/// How a program starts.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where attention runs.
+    pub backend: Backend,
+    /// The adapter that draws, in words.
+    pub adapter: String,
+    /// Whether that adapter is a software rasteriser.
+    pub adapter_is_software: bool,
+    /// Format of what is drawn on.
+    pub target: wgpu::TextureFormat,
+    /// At most so many tokens of every text.
+    pub context: Option<usize>,
+}
+
+impl Options {
+    /// For a render state of eframe's, with the backend chosen by `choose`.
+    pub fn for_render_state(
+        state: &egui_wgpu::RenderState,
+        context: Option<usize>,
+        choose: impl FnOnce(GpuContext) -> Backend,
+    ) -> Self {
+        let gpu = GpuContext {
+            device: state.device.clone(),
+            queue: state.queue.clone(),
+            info: Arc::new(state.adapter.get_info()),
+        };
+        Self {
+            adapter: crate::engine::gpu::describe(&gpu.info),
+            adapter_is_software: gpu.is_software(),
+            target: state.target_format,
+            context,
+            backend: choose(gpu),
+        }
+    }
+}
+
+/// The matrix that the head view shows, and what it was asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MatrixState {
+    /// What is wanted, and whether of the windowed run.
+    pub wanted: Option<(MatrixRequest, bool)>,
+    /// What is there.
+    pub shown: Option<(Arc<HeadMatrix>, bool)>,
+}
+
+/// What the engine is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum Activity {
+    /// Nothing: all that is wanted is there.
+    #[default]
+    Idle,
+    /// Something was asked for.
+    Waiting,
+    /// It is on its way.
+    Running(Progress),
+    /// It failed; a toast says why.
+    Failed,
+}
+
+/// The application.
+pub struct App {
+    session: Session,
+    options: Options,
+    worker: Worker,
+    loader: Loader,
+    toasts: Toasts,
+    activity: Activity,
+    matrix: MatrixState,
+    window_map: WindowMapView,
+    head_view: HeadView,
+    loss_view: LossView,
+    text_view: TextView,
+    /// What was last asked of the worker.
+    asked: Option<Wanted>,
+    /// CPU time of the latest frames' user interface, smoothed, in ms.
+    frame_ms: f32,
+    /// Frames drawn since the last change of what the engine has found.
+    frames_since_event: usize,
+}
+
+impl App {
+    /// The app on a session.
+    ///
+    /// # Errors
+    /// When the engine's thread cannot be started.
+    pub fn new(ctx: &egui::Context, session: Session, options: Options) -> Result<Self> {
+        theme::install(ctx);
+        let wake = ctx.clone();
+        let worker = Worker::spawn(options.backend.clone(), move || wake.request_repaint())?;
+        let mut toasts = Toasts::default();
+        if session.seq_len() > session.model.spec.context {
+            toasts.note(long_text_note(&session));
+        }
+        Ok(Self {
+            loader: Loader::new(ctx.clone()),
+            worker,
+            toasts,
+            activity: Activity::Waiting,
+            matrix: MatrixState::default(),
+            window_map: WindowMapView::default(),
+            head_view: HeadView::default(),
+            loss_view: LossView::default(),
+            text_view: TextView::default(),
+            asked: None,
+            frame_ms: 0.0,
+            frames_since_event: 0,
+            session,
+            options,
+        })
+    }
+
+    /// The document.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// The messages on the screen, oldest first.
+    pub fn messages(&self) -> Vec<String> {
+        self.toasts.messages()
+    }
+
+    /// CPU time of a frame's user interface, smoothed, in milliseconds.
+    pub fn frame_ms(&self) -> f32 {
+        self.frame_ms
+    }
+
+    /// Whether everything wanted is there and was drawn.
+    pub fn is_complete(&self) -> bool {
+        matches!(self.activity, Activity::Idle | Activity::Failed)
+            && !self.loader.is_busy()
+            && self.frames_since_event >= 2
+    }
+
+    /// Opens whatever lies at `path`: a model, a text or a window map. The result comes in a later frame.
+    pub fn open(&mut self, path: PathBuf) {
+        self.loader.open(path, &self.session, self.options.context);
+    }
+
+    /// Draws one frame.
+    pub fn frame_ui(&mut self, ui: &mut egui::Ui) {
+        let started = Instant::now();
+        self.take_events();
+        let mut actions = self.dropped_files(ui.ctx());
+        self.draw_ui(ui, &mut actions);
+        let windows = self.session.windows.clone();
+        for action in actions {
+            self.act(action);
+        }
+        self.ask();
+        if self.session.windows != windows {
+            // The same frame again, with the new windows in every view.
+            ui.ctx().request_discard("windows changed");
+        }
+        let ms = started.elapsed().as_secs_f32() * 1e3;
+        self.frame_ms += (ms - self.frame_ms) * if self.frame_ms == 0.0 { 1.0 } else { 0.1 };
+        self.frames_since_event += 1;
+        if matches!(self.activity, Activity::Idle) && self.frames_since_event <= 2 {
+            // A paint callback added in a window's first frame is dropped: draw once more.
+            ui.ctx().request_repaint();
+        }
+    }
+
+    fn draw_ui(&mut self, ui: &mut egui::Ui, actions: &mut Vec<Action>) {
+        let session = &self.session;
+        egui::Panel::top("top bar").show(ui, |ui| {
+            top_bar::show_ui(ui, session, self.activity, self.loader.is_busy(), actions);
+        });
+        egui::Panel::bottom("status bar").show(ui, |ui| {
+            status_bar::show_ui(ui, session, &self.options, self.activity, self.frame_ms);
+        });
+        let height = ui.available_height();
+        egui::Panel::bottom("text and loss")
+            .resizable(true)
+            .default_size((height * 0.30).clamp(130.0, 320.0))
+            .size_range(90.0..=(height * 0.7).max(91.0))
+            .show(ui, |ui| {
+                let width = ui.available_width();
+                egui::Panel::right("loss")
+                    .resizable(true)
+                    .default_size((width * 0.38).clamp(220.0, 620.0))
+                    .size_range(160.0..=(width * 0.7).max(161.0))
+                    .show(ui, |ui| self.loss_view.show_ui(ui, session, actions));
+                egui::CentralPanel::default()
+                    .show(ui, |ui| self.text_view.show_ui(ui, session, actions));
+            });
+        let width = ui.available_width();
+        egui::Panel::left("heads")
+            .resizable(true)
+            .default_size((width * 0.27).clamp(220.0, 460.0))
+            .size_range(150.0..=(width * 0.5).max(151.0))
+            .show(ui, |ui| self.window_map.show_ui(ui, session, actions));
+        egui::Panel::right("head")
+            .resizable(true)
+            .default_size((width * 0.26).clamp(220.0, 420.0))
+            .size_range(180.0..=(width * 0.45).max(181.0))
+            .show(ui, |ui| curves::show_ui(ui, session, actions));
+        egui::CentralPanel::default().show(ui, |ui| {
+            self.head_view
+                .show_ui(ui, session, &mut self.matrix, self.options.target, actions);
+        });
+        self.toasts.show_ui(ui.ctx());
+        if !ui.ctx().input(|i| i.raw.hovered_files.is_empty()) {
+            drop_hint_ui(ui);
+        }
+    }
+
+    fn dropped_files(&self, ctx: &egui::Context) -> Vec<Action> {
+        ctx.input(|i| {
+            i.raw
+                .dropped_files
+                .iter()
+                .map(|file| Action::Open(file.path().to_owned()))
+                .collect()
+        })
+    }
+
+    fn act(&mut self, action: Action) {
+        let context = self.options.context;
+        match action {
+            Action::Command(command) => {
+                if let Err(error) = self.session.apply(command) {
+                    self.toasts.error(error.to_string());
+                }
+            }
+            Action::ChooseModel => self.loader.choose_model(&self.session, context),
+            Action::ChooseText => self.loader.choose_text(&self.session, context),
+            Action::SaveWindows => self.loader.save_windows(&self.session),
+            Action::BuiltInModel => self.loader.built_in_model(&self.session, context),
+            Action::Open(path) => self.open(path),
+            Action::Sample(index) => self.loader.sample(index, &self.session, context),
+            Action::Edited(text) => self.loader.text(
+                edited_name(&self.session.text_name),
+                text,
+                &self.session,
+                context,
+            ),
+        }
+    }
+
+    fn take_events(&mut self) {
+        let events: Vec<Event> = self.worker.events().collect();
+        for event in events {
+            self.frames_since_event = 0;
+            self.session.take(&event);
+            match event {
+                Event::Progress(progress) => self.activity = Activity::Running(progress),
+                Event::Matrix(matrix, windowed) => self.matrix.shown = Some((matrix, windowed)),
+                Event::FellBack(message) => {
+                    self.options.backend = Backend::Cpu;
+                    self.toasts.error(format!("{message}; the CPU goes on"));
+                }
+                Event::Failed(message) => {
+                    self.activity = Activity::Failed;
+                    self.toasts.error(message);
+                }
+                Event::Idle => self.activity = Activity::Idle,
+                Event::Baseline(_) | Event::Windowed(_) | Event::Sinks(..) => {}
+            }
+        }
+        for opened in self.loader.results() {
+            self.frames_since_event = 0;
+            match opened {
+                Ok(Opened::Document(document)) => {
+                    let document = *document;
+                    if let Err(error) = self.session.apply(Command::SetDocument(document)) {
+                        self.toasts.error(error.to_string());
+                    }
+                    self.matrix = MatrixState::default();
+                    self.head_view.fit();
+                    self.text_view.stop_editing();
+                    if self.session.seq_len() > self.session.model.spec.context {
+                        self.toasts.note(long_text_note(&self.session));
+                    }
+                }
+                Ok(Opened::Windows(map)) => {
+                    if let Err(error) = self.session.apply(Command::SetMap(map)) {
+                        self.toasts.error(error.to_string());
+                    }
+                }
+                Ok(Opened::Saved(path)) => {
+                    self.toasts
+                        .note(format!("windows saved to {}", path.display()));
+                }
+                Err(message) => self.toasts.error(message),
+            }
+        }
+    }
+
+    /// Tells the worker what is wanted now, where that has changed.
+    fn ask(&mut self) {
+        let wanted = Wanted {
+            model: self.session.model.clone(),
+            tokens: self.session.tokens.clone(),
+            windows: self.session.windows.clone(),
+            matrix: self.matrix.wanted.clone(),
+        };
+        let same = self.asked.as_ref().is_some_and(|asked| {
+            Arc::ptr_eq(&asked.model, &wanted.model)
+                && Arc::ptr_eq(&asked.tokens, &wanted.tokens)
+                && asked.windows == wanted.windows
+                && asked.matrix == wanted.matrix
+        });
+        if !same {
+            self.asked = Some(wanted.clone());
+            self.activity = Activity::Waiting;
+            self.worker.want(wanted);
+        }
+    }
+}
+
+fn edited_name(name: &str) -> String {
+    if name.ends_with(" (edited)") {
+        name.to_owned()
+    } else {
+        format!("{name} (edited)")
+    }
+}
+
+fn long_text_note(session: &Session) -> String {
+    format!(
+        "{} tokens are more than the {} this model was made for: expect a higher loss beyond them",
+        status_bar::grouped(session.seq_len()),
+        status_bar::grouped(session.model.spec.context)
+    )
+}
+
+fn drop_hint_ui(ui: &egui::Ui) {
+    let painter = ui.ctx().layer_painter(egui::LayerId::new(
+        egui::Order::Foreground,
+        egui::Id::unique("drop hint"),
+    ));
+    let rect = ui.ctx().content_rect();
+    painter.rect_filled(rect, 0.0, egui::Color32::from_black_alpha(180));
+    painter.text(
+        rect.center(),
+        egui::Align2::CENTER_CENTER,
+        "drop a model folder, a text or a windows.json",
+        egui::FontId::proportional(24.0),
+        egui::Color32::WHITE,
+    );
+}
+
+impl eframe::App for App {
+    fn ui(&mut self, ui: &mut egui::Ui, _frame: &mut eframe::Frame) {
+        self.frame_ui(ui);
+    }
+}

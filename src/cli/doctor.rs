@@ -52,7 +52,8 @@ pub(super) fn run() -> Result<()> {
             let started = Instant::now();
             let result = self_test(backend, seq_len, head_dim, sinks);
             let ms = started.elapsed().as_secs_f64() * 1e3;
-            let what = format!("{name}: attention, {seq_len} tokens, width {head_dim}, {sinks} sinks");
+            let what =
+                format!("{name}: attention, {seq_len} tokens, width {head_dim}, {sinks} sinks");
             match result {
                 Ok(error) if error < 5e-4 => {
                     println!("{what}: right, largest error {error:.1e}, {ms:.0} ms");
@@ -74,7 +75,9 @@ pub(super) fn run() -> Result<()> {
         Err(error) => println!("GPU: not tested: {error}"),
     }
     if failed {
-        bail!("a kernel is wrong on this machine: use the other engine (--engine), and report this output");
+        bail!(
+            "a kernel is wrong on this machine: use the other engine (--engine), and report this output"
+        );
     }
     Ok(())
 }
@@ -82,7 +85,8 @@ pub(super) fn run() -> Result<()> {
 fn vector_instructions() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     {
-        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
+        {
             "AVX2 and FMA"
         } else {
             "no AVX2: attention is slower"
@@ -108,7 +112,11 @@ fn self_test(
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 8) as f32 / (1 << 22) as f32 - 2.0
         };
-        Arc::new((0..seq_len * HEADS * head_dim).map(next).collect::<Vec<f32>>())
+        Arc::new(
+            (0..seq_len * HEADS * head_dim)
+                .map(next)
+                .collect::<Vec<f32>>(),
+        )
     };
     let shape = AttentionShape {
         seq_len,
@@ -149,7 +157,11 @@ fn self_test(
         for (got, want) in column(&got.out, head).iter().zip(&want.out) {
             let difference = (f64::from(*got) - want).abs();
             // Not a number is the largest error there is.
-            error = if difference.is_nan() { f64::INFINITY } else { error.max(difference) };
+            error = if difference.is_nan() {
+                f64::INFINITY
+            } else {
+                error.max(difference)
+            };
         }
     }
     Ok(error)

@@ -10,10 +10,10 @@ use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{
-    attention::{HeadId, Window, WindowMap},
+    attention::{Window, WindowMap},
     engine::{Backend, gpu::GpuContext},
     model::{Model, SAMPLES, built_in},
-    session::{Session, WindowsFile, text_source},
+    session::{Command, Document, Session, WindowsFile, text_source},
 };
 
 /// See, and reshape, how far back every attention head of a language model looks.
@@ -86,7 +86,7 @@ impl RunArgs {
             None => (SAMPLES[0].name.to_owned(), SAMPLES[0].text.to_owned()),
         };
         let context = self.context.map(|c| c as usize);
-        let mut session = Session::new(model, &name, &text, context)?;
+        let mut session = Session::new(Document::new(model, &name, &text, context)?);
         let mut map = match (&self.windows, self.window) {
             (Some(path), _) => WindowsFile::read(path)?.map(),
             (None, Some(n)) => {
@@ -98,15 +98,7 @@ impl RunArgs {
         if let Some(sinks) = self.sinks {
             map.sinks = sinks;
         }
-        session.apply(crate::session::Command::SetMap(map))?;
-        if let Some(layer) = session.model.spec.n_layers.checked_sub(1) {
-            // The middle of a model shows more of its character than its first layer.
-            let focus = HeadId {
-                layer: layer / 2,
-                head: 0,
-            };
-            session.selection = crate::session::Selection::one(focus);
-        }
+        session.apply(Command::SetMap(map))?;
         Ok(session)
     }
 

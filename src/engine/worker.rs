@@ -303,7 +303,8 @@ impl State {
                 tracing::error!("the engine panicked");
                 // What it had may be half-done.
                 return self.send(Event::Failed(
-                    "the engine met a fault of its own and gave up this run; please report it".to_owned(),
+                    "the engine met a fault of its own and gave up this run; please report it"
+                        .to_owned(),
                 ));
             }
         }
@@ -331,7 +332,10 @@ impl State {
             loaded.sinks = sinks;
             let seq_len = loaded.wanted.tokens.len();
             let profile = sink_profile(baseline, sinks, seq_len);
-            self.send(Event::Sinks(loaded.wanted.tokens.clone(), Arc::new(profile)));
+            self.send(Event::Sinks(
+                loaded.wanted.tokens.clone(),
+                Arc::new(profile),
+            ));
         }
         self.serve_matrix(loaded, false);
 
@@ -342,7 +346,11 @@ impl State {
             let (run, trace) = self.run(loaded, Stage::Windowed, &windows, &known)?;
             loaded.windowed = Some(trace);
             // The matrix on the screen was of the windows before.
-            if loaded.matrix.as_ref().is_some_and(|(_, windowed)| *windowed) {
+            if loaded
+                .matrix
+                .as_ref()
+                .is_some_and(|(_, windowed)| *windowed)
+            {
                 loaded.matrix = None;
             }
             self.send(Event::Windowed(Arc::new(Windowed {
@@ -355,8 +363,17 @@ impl State {
     }
 
     fn serve_matrix(&self, loaded: &mut Loaded, windowed: bool) {
-        let trace = if windowed { &loaded.windowed } else { &loaded.baseline };
-        let Some(wanted) = loaded.wanted.matrix.as_ref().filter(|(_, w)| *w == windowed) else {
+        let trace = if windowed {
+            &loaded.windowed
+        } else {
+            &loaded.baseline
+        };
+        let Some(wanted) = loaded
+            .wanted
+            .matrix
+            .as_ref()
+            .filter(|(_, w)| *w == windowed)
+        else {
             return;
         };
         if loaded.matrix.as_ref() == Some(wanted) {
@@ -432,9 +449,19 @@ pub fn distance_profile(full: &Trace, control: Control<'_>) -> Result<DistancePr
             return Err(Error::Cancelled);
         }
         let windows = full.windows.layer(layer);
-        masses.push(distance_masses(&kept.qkv, windows, 0, &kept.attended.lse, seq_len));
+        masses.push(distance_masses(
+            &kept.qkv,
+            windows,
+            0,
+            &kept.attended.lse,
+            seq_len,
+        ));
     }
-    Ok(DistanceProfile::from_layers(&masses, full.windows.heads(), seq_len))
+    Ok(DistanceProfile::from_layers(
+        &masses,
+        full.windows.heads(),
+        seq_len,
+    ))
 }
 
 /// The mass that the first `sinks` keys get in a run with full attention.

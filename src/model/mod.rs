@@ -15,7 +15,7 @@ use std::{path::Path, sync::Arc};
 pub use decoder::{BlockWeights, DecoderWeights, Linear};
 pub use embedded::{SAMPLES, Sample, built_in};
 pub use spec::{Activation, ModelSpec, RopeScaling, RopeSpec};
-pub use tokenizer::{Cluster, TokenizedText, Tokenizer};
+pub use tokenizer::{Cluster, TokenizedText, Tokenizer, visible};
 pub use weights::WeightStore;
 
 use crate::Result;

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Selection, Session, tokenize};
+use super::{Document, Selection, Session};
 use crate::{
     Error, Result,
     attention::{HeadId, Window, WindowMap},
-    model::Model,
 };
 
 /// A change of the document.
@@ -29,24 +28,15 @@ pub enum Command {
     Select(Selection),
     /// The token whose keys are looked at.
     SetQuery(Option<usize>),
-    /// Another text.
-    SetText {
-        /// Its name.
-        name: String,
-        /// The text.
-        text: String,
-        /// At most so many tokens of it.
-        context: Option<usize>,
-    },
-    /// Another model, on the same text; windows start full again.
-    SetModel(Arc<Model>),
+    /// Another model or text. Windows stay where the model does, and start full with a new one; sinks stay.
+    SetDocument(Document),
 }
 
 impl Session {
     /// Makes a change, or leaves everything as it was and says why.
     ///
     /// # Errors
-    /// When a text cannot be used with the model, or a map does not fit it.
+    /// When a map does not fit the model.
     pub fn apply(&mut self, command: Command) -> Result<()> {
         match command {
             Command::SetWindow { heads, window } => {
@@ -56,8 +46,8 @@ impl Session {
             }
             Command::AllFull => {
                 let spec = &self.model.spec;
-                self.windows = WindowMap::full(spec.n_layers, spec.n_heads)
-                    .with_sinks(self.windows.sinks);
+                self.windows =
+                    WindowMap::full(spec.n_layers, spec.n_heads).with_sinks(self.windows.sinks);
             }
             Command::SetMap(map) => {
                 let spec = &self.model.spec;
@@ -80,31 +70,20 @@ impl Session {
             Command::SetQuery(query) => {
                 self.selection.query = query.filter(|&q| q < self.seq_len());
             }
-            Command::SetText {
-                name,
-                text,
-                context,
-            } => {
-                let (text, tokens) = tokenize(&self.model, &text, context)?;
-                self.text_name = name;
-                self.text = text;
-                self.tokens = tokens;
-                self.forget_results();
-            }
-            Command::SetModel(model) => {
-                let whole = self.text.text.clone();
-                let mut next = Self::new(model, &self.text_name, &whole, None)?;
-                next.windows.sinks = self.windows.sinks;
+            Command::SetDocument(document) => {
+                let mut next = Self::new(document);
+                if Arc::ptr_eq(&next.model, &self.model) {
+                    next.windows = self.windows.clone();
+                    next.selection = Selection {
+                        query: None,
+                        ..self.selection.clone()
+                    };
+                } else {
+                    next.windows.sinks = self.windows.sinks;
+                }
                 *self = next;
             }
         }
         Ok(())
-    }
-
-    fn forget_results(&mut self) {
-        self.baseline = None;
-        self.windowed = None;
-        self.sinks = None;
-        self.selection.query = None;
     }
 }

@@ -43,9 +43,9 @@ impl Selection {
     }
 }
 
-/// The document.
+/// A model and a text, tokenised: what takes time to open, and is opened away from the window's thread.
 #[derive(Clone, Debug)]
-pub struct Session {
+pub struct Document {
     /// The model.
     pub model: Arc<Model>,
     /// What the text is called: a sample's or a file's name.
@@ -54,6 +54,42 @@ pub struct Session {
     pub text: Arc<TokenizedText>,
     /// The token ids; another `Arc` for another text.
     pub tokens: Arc<Vec<u32>>,
+}
+
+impl Document {
+    /// Reads `text` with the model's tokenizer. At most `context` tokens are used, if given.
+    ///
+    /// # Errors
+    /// When the tokenizer cannot read the text, or the text is empty.
+    pub fn new(
+        model: Arc<Model>,
+        text_name: &str,
+        text: &str,
+        context: Option<usize>,
+    ) -> Result<Self> {
+        let mut tokenized = model.tokenizer.encode(text, model.spec.vocab_size)?;
+        if let Some(context) = context {
+            tokenized = tokenized.truncated(context);
+        }
+        if tokenized.is_empty() {
+            return Err(crate::Error::Text(
+                "the text is empty: type or open one with at least one token".to_owned(),
+            ));
+        }
+        Ok(Self {
+            model,
+            text_name: text_name.to_owned(),
+            tokens: Arc::new(tokenized.ids.clone()),
+            text: Arc::new(tokenized),
+        })
+    }
+}
+
+/// The document, and all that is known of it.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// The model and the text.
+    pub document: Document,
     /// The windows and sinks.
     pub windows: WindowMap,
     /// What is selected.
@@ -66,30 +102,31 @@ pub struct Session {
     pub sinks: Option<Arc<SinkProfile>>,
 }
 
+impl std::ops::Deref for Session {
+    type Target = Document;
+
+    fn deref(&self) -> &Document {
+        &self.document
+    }
+}
+
 impl Session {
-    /// A model on a text, every head full. At most `context` tokens are used, if given.
-    ///
-    /// # Errors
-    /// When the model's tokenizer cannot read the text, or the text is empty.
-    pub fn new(
-        model: Arc<Model>,
-        text_name: &str,
-        text: &str,
-        context: Option<usize>,
-    ) -> Result<Self> {
-        let (text, tokens) = tokenize(&model, text, context)?;
-        let windows = WindowMap::full(model.spec.n_layers, model.spec.n_heads);
-        Ok(Self {
-            model,
-            text_name: text_name.to_owned(),
-            text,
-            tokens,
-            windows,
-            selection: Selection::one(HeadId { layer: 0, head: 0 }),
+    /// A document with every head full.
+    pub fn new(document: Document) -> Self {
+        let spec = &document.model.spec;
+        // The middle of a model shows more of its character than its first layer.
+        let focus = HeadId {
+            layer: spec.n_layers / 2,
+            head: 0,
+        };
+        Self {
+            windows: WindowMap::full(spec.n_layers, spec.n_heads),
+            selection: Selection::one(focus),
             baseline: None,
             windowed: None,
             sinks: None,
-        })
+            document,
+        }
     }
 
     /// Tokens in use, T.
@@ -142,22 +179,4 @@ impl Session {
     pub fn summary(&self) -> Summary {
         Summary::of(self)
     }
-}
-
-fn tokenize(
-    model: &Model,
-    text: &str,
-    context: Option<usize>,
-) -> Result<(Arc<TokenizedText>, Arc<Vec<u32>>)> {
-    let mut tokenized = model.tokenizer.encode(text, model.spec.vocab_size)?;
-    if let Some(context) = context {
-        tokenized = tokenized.truncated(context);
-    }
-    if tokenized.is_empty() {
-        return Err(crate::Error::Text(
-            "the text is empty: type or open one with at least one token".to_owned(),
-        ));
-    }
-    let tokens = Arc::new(tokenized.ids.clone());
-    Ok((Arc::new(tokenized), tokens))
 }

@@ -252,7 +252,10 @@ impl Analysis {
                 full: full.map_or_else(Vec::new, |r| r.token_loss.clone()),
                 windowed: windowed.map_or_else(Vec::new, |r| r.token_loss.clone()),
             }),
-            timings_ms: timings.into_iter().filter_map(|(k, v)| Some((k, v?))).collect(),
+            timings_ms: timings
+                .into_iter()
+                .filter_map(|(k, v)| Some((k, v?)))
+                .collect(),
         }
     }
 
@@ -275,13 +278,19 @@ impl Analysis {
             "text       {}: {} tokens, {} bytes\n",
             self.text.name, self.text.tokens, self.text.bytes
         );
-        let adapter = self.engine.adapter.as_ref().map_or_else(String::new, |a| format!(", {a}"));
+        let adapter = self
+            .engine
+            .adapter
+            .as_ref()
+            .map_or_else(String::new, |a| format!(", {a}"));
         out += &format!("engine     {}{adapter}\n", self.engine.kind);
         out += &format!(
             "loss       full {}  windowed {}  difference {} (nats a token)\n",
             number(self.loss.full, 4),
             number(self.loss.windowed, 4),
-            self.loss.delta.map_or_else(|| "-".to_owned(), |d| format!("{d:+.4}")),
+            self.loss
+                .delta
+                .map_or_else(|| "-".to_owned(), |d| format!("{d:+.4}")),
         );
         out += &format!(
             "perplexity full {}  windowed {}\n",
@@ -296,7 +305,10 @@ impl Analysis {
             self.flops_ratio,
             self.windows.sinks
         );
-        out += &format!("coverage   {} of full attention's mass\n", number(self.mass_coverage, 4));
+        out += &format!(
+            "coverage   {} of full attention's mass\n",
+            number(self.mass_coverage, 4)
+        );
         for (name, ms) in &self.timings_ms {
             out += &format!("time       {name} {ms:.0} ms\n");
         }

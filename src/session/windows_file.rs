@@ -57,7 +57,9 @@ impl WindowsFile {
     /// # Errors
     /// When it is missing, too large, or not a map.
     pub fn read(path: &Path) -> Result<Self> {
-        let size = std::fs::metadata(path).map_err(|e| Error::io("read", path, e))?.len();
+        let size = std::fs::metadata(path)
+            .map_err(|e| Error::io("read", path, e))?
+            .len();
         if size > MAX_BYTES {
             return Err(Error::Windows(format!(
                 "{} is {size} bytes long, which no window map is",
@@ -70,10 +72,25 @@ impl WindowsFile {
         })
     }
 
+    /// Writes a file, whole or not at all.
+    ///
+    /// # Errors
+    /// When the place cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let failed = |e: std::io::Error| Error::io("write", path, e);
+        let text = serde_json::to_vec(self).map_err(|e| failed(e.into()))?;
+        let draft = path.with_extension("json.part");
+        std::fs::write(&draft, text).map_err(failed)?;
+        std::fs::rename(&draft, path).map_err(failed)
+    }
+
     fn parse(bytes: &[u8]) -> std::result::Result<Self, String> {
         let file: Self = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
         if file.format != FORMAT {
-            return Err(format!("its format is \"{}\", not \"{FORMAT}\"", file.format));
+            return Err(format!(
+                "its format is \"{}\", not \"{FORMAT}\"",
+                file.format
+            ));
         }
         if file.version > VERSION {
             return Err(format!(
@@ -117,11 +134,14 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         let parse = |text: &str| WindowsFile::parse(text.as_bytes()).unwrap_err();
-        let file = |rest: &str| format!(r#"{{"format": "headscope-windows", "version": 1, {rest}}}"#);
+        let file =
+            |rest: &str| format!(r#"{{"format": "headscope-windows", "version": 1, {rest}}}"#);
         assert!(parse("[]").contains("expected") || parse("[]").contains("invalid"));
         assert!(parse(&file(r#""layers": 2, "heads": 1, "windows": [[1]]"#)).contains("shape"));
         assert!(parse(&file(r#""layers": 1, "heads": 1, "windows": [[0]]"#)).contains("0 keys"));
-        assert!(parse(r#"{"format": "x", "version": 1, "layers": 0, "heads": 0, "windows": []}"#)
-            .contains("format"));
+        assert!(
+            parse(r#"{"format": "x", "version": 1, "layers": 0, "heads": 0, "windows": []}"#)
+                .contains("format")
+        );
     }
 }

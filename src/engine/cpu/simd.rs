@@ -12,7 +12,7 @@ pub type Lane = [f32; LANES];
 /// Calls `$body::<FMA>($args)` with the widest instructions this processor has.
 macro_rules! dispatch {
     ($name:ident, $body:ident, ($($arg:ident : $ty:ty),* $(,)?)) => {
-        pub(super) fn $name($($arg: $ty),*) {
+        fn $name($($arg: $ty),*) {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2,fma")]

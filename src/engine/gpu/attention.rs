@@ -319,18 +319,27 @@ impl GpuAttention {
         let mut encoder = device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         encoder.copy_buffer_to_buffer(buffer, 0, &staging, 0, buffer.size());
         self.gpu.queue.submit([encoder.finish()]);
-        let (sender, receiver) = std::sync::mpsc::channel();
-        staging.map_async(wgpu::MapMode::Read, .., move |result| {
-            // The receiver waits below; it is gone only if waiting failed.
-            let _ = sender.send(result);
-        });
-        wait(device)?;
-        let lost = || Error::Gpu("the graphics device was lost; use --engine cpu".to_owned());
-        receiver.recv().map_err(|_| lost())?.map_err(|_| lost())?;
-        let view = staging.get_mapped_range(..).map_err(|_| lost())?;
+        let bytes = read_mapped(device, &staging)?;
         // Byte-wise: a mapping need not be aligned for T.
-        Ok(bytemuck::pod_collect_to_vec(&view[..]))
+        Ok(bytemuck::pod_collect_to_vec(&bytes))
     }
+}
+
+/// The bytes of a buffer that can be mapped. Waits for the device.
+///
+/// # Errors
+/// When the device is lost.
+pub fn read_mapped(device: &wgpu::Device, staging: &wgpu::Buffer) -> Result<Vec<u8>> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    staging.map_async(wgpu::MapMode::Read, .., move |result| {
+        // The receiver waits below; it is gone only if waiting failed.
+        let _ = sender.send(result);
+    });
+    wait(device)?;
+    let lost = || Error::Gpu("the graphics device was lost; use --engine cpu".to_owned());
+    receiver.recv().map_err(|_| lost())?.map_err(|_| lost())?;
+    let view = staging.get_mapped_range(..).map_err(|_| lost())?;
+    Ok(view.to_vec())
 }
 
 fn wait(device: &wgpu::Device) -> Result<()> {

@@ -3,5 +3,5 @@
 mod attention;
 mod device;
 
-pub use attention::GpuAttention;
-pub use device::{GpuContext, describe, is_software};
+pub use attention::{GpuAttention, read_mapped};
+pub use device::{GpuContext, describe, device_descriptor, is_software};
