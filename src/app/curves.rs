@@ -1,7 +1,7 @@
 //! The selected heads in numbers: window, coverage against window, and the distance profile.
 
 use egui::{Color32, RichText};
-use egui_plot::{Bar, BarChart, HoverPosition, Line, Plot, PlotPoints, VLine};
+use egui_plot::{AxisHints, Bar, BarChart, HoverPosition, Line, Plot, PlotPoints, VLine};
 
 use super::{Action, WindowScale, theme};
 use crate::{
@@ -112,6 +112,13 @@ fn grid_levels(input: egui_plot::GridInput) -> Vec<egui_plot::GridMark> {
         .collect()
 }
 
+/// An axis of levels, a label for each that has room.
+fn level_axis<'a>(name: impl Fn(f64) -> String + 'a) -> AxisHints<'a> {
+    AxisHints::new_x()
+        .formatter(move |mark, _| name(mark.value))
+        .label_spacing(egui::Rangef::new(14.0, 22.0))
+}
+
 fn name_level(level: f64, scale: WindowScale) -> String {
     if level < -0.01 || level > f64::from(scale.top()) + 0.01 || level.fract().abs() > 0.01 {
         return String::new();
@@ -167,7 +174,8 @@ fn coverage_ui(
         .default_x_bounds(-0.3, f64::from(scale.top()) + 0.4)
         .default_y_bounds(0.0, 104.0)
         .x_grid_spacer(grid_levels)
-        .x_axis_formatter(move |mark, _| name_level(mark.value, scale))
+        .custom_x_axes(vec![level_axis(move |level| name_level(level, scale))])
+        .grid_color(theme::grid(ui.visuals()))
         .y_axis_formatter(|mark, _| format!("{:.0} %", mark.value))
         .y_axis_min_width(38.0)
         .label_formatter(move |position| {
@@ -256,7 +264,8 @@ fn profile_ui(
         .include_y(0.0)
         .auto_bounds([false, true])
         .x_grid_spacer(grid_levels)
-        .x_axis_formatter(move |mark, _| octave_name(mark.value, scale))
+        .custom_x_axes(vec![level_axis(move |octave| octave_name(octave, scale))])
+        .grid_color(theme::grid(ui.visuals()))
         .y_axis_formatter(|mark, _| format!("{:.0} %", mark.value))
         .y_axis_min_width(38.0)
         .label_formatter(move |position| {

@@ -517,7 +517,7 @@ mod tests {
         let back = mapping.tokens(there);
         assert!((back - pos2(55.5, 63.25)).length() < 1e-3);
         assert_eq!(
-            mapping.pair(there, 1000),
+            mapping.pair(mapping.screen(60.5, 50.5), 1000),
             None,
             "keys after the query are not pairs"
         );

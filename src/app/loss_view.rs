@@ -1,6 +1,6 @@
 //! Loss per token, full and windowed.
 
-use egui_plot::{HLine, HoverPosition, Legend, Line, Plot, PlotPoints, VLine};
+use egui_plot::{AxisHints, HLine, HoverPosition, Legend, Line, Plot, PlotPoints, VLine};
 
 use super::{Action, theme};
 use crate::session::{Command, Session};
@@ -68,13 +68,18 @@ impl LossView {
             .height(ui.available_height())
             .allow_scroll(false)
             .y_axis_min_width(38.0)
-            .x_axis_formatter(|mark, _| {
-                if mark.value < 0.0 {
-                    String::new()
-                } else {
-                    super::status_bar::grouped(mark.value as usize)
-                }
-            })
+            .grid_color(theme::grid(ui.visuals()))
+            .custom_x_axes(vec![
+                AxisHints::new_x()
+                    .formatter(|mark, _| {
+                        if mark.value < 0.0 {
+                            String::new()
+                        } else {
+                            super::status_bar::grouped(mark.value as usize)
+                        }
+                    })
+                    .label_spacing(egui::Rangef::new(26.0, 48.0)),
+            ])
             .label_formatter(move |position| {
                 let (HoverPosition::NearDataPoint { position, .. }
                 | HoverPosition::Elsewhere { position }) = position;

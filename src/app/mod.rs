@@ -130,6 +130,8 @@ pub struct App {
     text_view: TextView,
     /// What was last asked of the worker.
     asked: Option<Wanted>,
+    /// The window's title.
+    title: String,
     /// CPU time of the latest frames' user interface, smoothed, in ms.
     frame_ms: f32,
     /// Frames drawn since the last change of what the engine has found.
@@ -160,6 +162,7 @@ impl App {
             loss_view: LossView::default(),
             text_view: TextView::default(),
             asked: None,
+            title: String::new(),
             frame_ms: 0.0,
             frames_since_event: 0,
             session,
@@ -212,9 +215,28 @@ impl App {
         let ms = started.elapsed().as_secs_f32() * 1e3;
         self.frame_ms += (ms - self.frame_ms) * if self.frame_ms == 0.0 { 1.0 } else { 0.1 };
         self.frames_since_event += 1;
+        self.name_window(ui.ctx());
         if matches!(self.activity, Activity::Idle) && self.frames_since_event <= 2 {
             // A paint callback added in a window's first frame is dropped: draw once more.
             ui.ctx().request_repaint();
+        }
+    }
+
+    /// The title says what is open and what it loses: to be read in a task list too.
+    fn name_window(&mut self, ctx: &egui::Context) {
+        let summary = self.session.summary();
+        let mut title = format!(
+            "headscope: {}, {}",
+            self.session.model.name, self.session.text_name
+        );
+        if let (Some(full), Some(windowed), true) =
+            (summary.loss_full, summary.loss_windowed, summary.is_current)
+        {
+            title += &format!(", loss {full:.4} → {windowed:.4}");
+        }
+        if title != self.title {
+            self.title.clone_from(&title);
+            ctx.send_viewport_cmd(egui::ViewportCommand::Title(title));
         }
     }
 

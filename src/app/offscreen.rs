@@ -53,6 +53,10 @@ pub fn draw(
 ) -> Result<(RgbaImage, Session)> {
     let ctx = egui::Context::default();
     ctx.set_theme(picture.theme);
+    // As the window does: one system face at a time, for characters that no built-in font has.
+    ctx.add_font_provider(Arc::new(
+        egui_system_font_provider::SystemFontProvider::new(),
+    ));
     let wake = Arc::new((Mutex::new(false), Condvar::new()));
     let waker = wake.clone();
     ctx.set_request_repaint_callback(move |_| {

@@ -294,8 +294,8 @@ impl TextView {
                     return None;
                 }
                 let end = theme::CHANGE_COLORS.color(if part > 0.0 { 0.95 } else { 0.05 });
-                // The eye finds small changes too with a root.
-                Some(panel.lerp_to_gamma(end, part.abs().sqrt()))
+                // Small changes are to be seen too.
+                Some(panel.lerp_to_gamma(end, part.abs().powf(0.7)))
             }
         }
     }

@@ -15,6 +15,12 @@ pub const CHANGE_COLORS: ColorMap = ColorMap::Diverging;
 
 /// Sets both themes; which of them is used follows the system until the user chooses.
 pub fn install(ctx: &egui::Context) {
+    let mut fonts = egui::FontDefinitions::default();
+    // Hack has the arrows and symbols that the proportional face lacks.
+    if let Some(family) = fonts.families.get_mut(&egui::FontFamily::Proportional) {
+        family.push("Hack".into());
+    }
+    ctx.set_fonts(fonts);
     for theme in [Theme::Dark, Theme::Light] {
         ctx.style_mut_of(theme, |style| adjust(style, theme));
     }
@@ -92,6 +98,15 @@ pub fn weak(visuals: &Visuals) -> Color32 {
         Color32::from_rgb(150, 156, 167)
     } else {
         Color32::from_rgb(95, 100, 110)
+    }
+}
+
+/// Lines behind a plot: there, and no more.
+pub fn grid(visuals: &Visuals) -> Color32 {
+    if visuals.dark_mode {
+        Color32::from_gray(60)
+    } else {
+        Color32::from_gray(205)
     }
 }
 

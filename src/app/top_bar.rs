@@ -167,19 +167,18 @@ fn field_ui(
     color: Option<egui::Color32>,
     explanation: &str,
 ) {
-    let response = ui
-        .scope(|ui| {
-            ui.spacing_mut().item_spacing.x = 4.0;
-            if !name.is_empty() {
-                let weak = theme::weak(ui.visuals());
-                ui.colored_label(weak, name);
-            }
-            let text = egui::RichText::new(value).monospace();
-            ui.label(match color {
-                Some(color) => text.color(color),
-                None => text,
-            })
-        })
-        .inner;
-    response.on_hover_text(explanation);
+    // One label, so that a line breaks between fields and never within one.
+    let mut job = egui::text::LayoutJob::default();
+    let size = egui::TextStyle::Body.resolve(ui.style()).size;
+    let mut append = |text: &str, font, color| {
+        job.append(text, 0.0, egui::TextFormat::simple(font, color));
+    };
+    if !name.is_empty() {
+        let weak = theme::weak(ui.visuals());
+        append(&format!("{name} "), egui::FontId::proportional(size), weak);
+    }
+    let color = color.unwrap_or(ui.visuals().text_color());
+    append(value, egui::FontId::monospace(size), color);
+    ui.add(egui::Label::new(job).extend())
+        .on_hover_text(explanation);
 }

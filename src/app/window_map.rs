@@ -114,7 +114,7 @@ impl WindowMapView {
         let width = ui.available_width();
         let cell = vec2(
             ((width - LABEL) / heads as f32).max(8.0),
-            ((height - LABEL) / layers as f32).clamp(16.0, 54.0),
+            ((height - LABEL) / layers as f32).clamp(16.0, 64.0),
         );
         let size = vec2(width, LABEL + cell.y * layers as f32);
         let (outer, background) = ui.allocate_exact_size(size, Sense::click_and_drag());
@@ -136,7 +136,11 @@ impl WindowMapView {
             if !ui.is_rect_visible(rect) {
                 continue;
             }
-            let response = ui.interact(rect, ui.scope_id().with(("cell", head)), Sense::click_and_drag());
+            let response = ui.interact(
+                rect,
+                ui.scope_id().with(("cell", head)),
+                Sense::click_and_drag(),
+            );
             let coverage = session.coverage(head);
             let value = window.size(session.seq_len()) as f64;
             response
@@ -188,8 +192,7 @@ impl WindowMapView {
         let font = FontId::proportional(11.0);
         let mut label = |rect: Rect, text: String, name: String, heads: Vec<HeadId>| {
             let response = ui.interact(rect, ui.scope_id().with(&name), Sense::click());
-            response
-                .widget_info(|| egui::WidgetInfo::labeled(egui::Role::Button, true, &name));
+            response.widget_info(|| egui::WidgetInfo::labeled(egui::Role::Button, true, &name));
             let color = if response.hovered() {
                 ui.visuals().strong_text_color()
             } else {

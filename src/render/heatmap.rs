@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use egui::{Color32, Rgba};
+use egui::Color32;
 use egui_wgpu::{CallbackResources, CallbackTrait, ScreenDescriptor};
 use wgpu::util::DeviceExt as _;
 
@@ -364,10 +364,4 @@ impl CallbackTrait for HeatmapPaint {
             pass.draw(0..3, 0..1);
         }
     }
-}
-
-/// A colour's sRGB parts as they are stored, for tests that read pixels back.
-pub fn srgb(color: Color32) -> [u8; 3] {
-    let [r, g, b, _] = Rgba::from(color).to_srgba_unmultiplied();
-    [r, g, b]
 }

@@ -1,0 +1,393 @@
+//! The real user interface, driven through accessibility labels, drawn on whatever adapter there is.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use egui::{Event, Modifiers, PointerButton, Pos2, vec2};
+use egui_kittest::{
+    Harness,
+    kittest::{NodeT as _, Queryable},
+};
+use headscope::{
+    app::{App, Options},
+    attention::{HeadId, Window, WindowMap},
+    engine::Backend,
+    model::built_in,
+    session::{Document, Session, sample},
+};
+
+const SIZE: egui::Vec2 = vec2(1280.0, 800.0);
+
+fn session(text: &str) -> Session {
+    Session::new(Document::new(built_in().unwrap(), "test text", text, None).unwrap())
+}
+
+/// The app on a short text, its first results there.
+fn start() -> Harness<'static, App> {
+    start_on(
+        session(&sample("a page of a novel").unwrap().text[..1200]),
+        |b| b,
+    )
+}
+
+fn start_on(
+    session: Session,
+    build: impl FnOnce(egui_kittest::HarnessBuilder<App>) -> egui_kittest::HarnessBuilder<App>,
+) -> Harness<'static, App> {
+    let builder = Harness::builder()
+        .with_size(SIZE)
+        .with_max_steps(400)
+        .with_step_dt(1.0 / 60.0);
+    let mut harness = build(builder.wgpu()).build_eframe(move |cc| {
+        let state = cc.wgpu_render_state.as_ref().unwrap();
+        let options = Options::for_render_state(state, None, |_| Backend::Cpu);
+        App::new(&cc.egui_ctx, session, options).unwrap()
+    });
+    settle(&mut harness);
+    harness
+}
+
+/// Frames until everything wanted is there.
+fn settle(harness: &mut Harness<'_, App>) {
+    let started = Instant::now();
+    loop {
+        harness.step();
+        if harness.state().is_complete() {
+            return;
+        }
+        assert!(
+            started.elapsed() < Duration::from_secs(120),
+            "the engine does not come to rest"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn press(harness: &mut Harness<'_, App>, at: Pos2, pressed: bool, modifiers: Modifiers) {
+    harness.event(Event::PointerButton {
+        pos: at,
+        button: PointerButton::Primary,
+        pressed,
+        modifiers,
+    });
+    harness.step();
+}
+
+/// A drag with the left button, in steps as a hand makes them; the button stays down.
+fn drag(harness: &mut Harness<'_, App>, from: Pos2, by: egui::Vec2) {
+    harness.event(Event::PointerMoved(from));
+    harness.step();
+    press(harness, from, true, Modifiers::NONE);
+    for part in 1..=5 {
+        harness.event(Event::PointerMoved(from + by * part as f32 / 5.0));
+        harness.step();
+    }
+}
+
+fn center(harness: &Harness<'_, App>, label: &str) -> Pos2 {
+    harness.get_by_label(label).rect().center()
+}
+
+const L1H2: HeadId = HeadId { layer: 1, head: 2 };
+
+#[test]
+fn dragging_a_cell_changes_coverage_at_once_and_then_the_loss() {
+    let mut harness = start();
+    let before = harness.state().session().summary();
+    assert_eq!(before.acr, 1.0);
+    assert!((before.mass_coverage.unwrap() - 1.0).abs() < 1e-4);
+    assert_eq!(before.loss_full, before.loss_windowed);
+
+    let from = center(&harness, "window of L1 H2");
+    drag(&mut harness, from, vec2(0.0, 90.0));
+    // The button is still down: coverage is there, in this very frame.
+    let during = harness.state().session();
+    let window = during.windows.get(L1H2);
+    assert!(
+        matches!(window, Window::Last(n) if n.is_power_of_two() && n < 64),
+        "{window}"
+    );
+    assert!(during.coverage(L1H2).unwrap() < 0.99);
+    assert!(during.summary().acr < 1.0);
+    assert_eq!(during.selection.focus, L1H2);
+
+    let end = from + vec2(0.0, 90.0);
+    press(&mut harness, end, false, Modifiers::NONE);
+    settle(&mut harness);
+    let after = harness.state().session().summary();
+    assert!(after.is_current);
+    assert_ne!(after.loss_windowed, before.loss_windowed);
+    // Only the layers from the changed one on ran again.
+    assert_eq!(
+        harness
+            .state()
+            .session()
+            .windowed
+            .as_ref()
+            .unwrap()
+            .run
+            .from_layer,
+        1
+    );
+    // The value is told to screen readers too.
+    let value = harness
+        .get_by_label("window of L1 H2")
+        .accesskit_node()
+        .numeric_value();
+    assert_eq!(
+        value,
+        Some(window.size(harness.state().session().seq_len()) as f64)
+    );
+}
+
+#[test]
+fn resetting_gives_exactly_the_full_run_again() {
+    let mut harness = start();
+    let full = harness.state().session().summary();
+    let from = center(&harness, "window of L1 H2");
+    drag(&mut harness, from, vec2(0.0, 120.0));
+    press(
+        &mut harness,
+        from + vec2(0.0, 120.0),
+        false,
+        Modifiers::NONE,
+    );
+    settle(&mut harness);
+    assert_ne!(
+        harness.state().session().summary().loss_windowed,
+        full.loss_full
+    );
+
+    harness.get_by_label("reset selected").click();
+    harness.step();
+    settle(&mut harness);
+    let session = harness.state().session();
+    assert_eq!(session.windows, WindowMap::full(6, 8));
+    assert_eq!(session.summary(), full);
+}
+
+#[test]
+fn shift_makes_a_drag_fine() {
+    let mut harness = start();
+    let from = center(&harness, "window of L0 H0");
+    drag(&mut harness, from, vec2(0.0, 60.0));
+    harness.event(Event::ModifiersChanged(Modifiers::SHIFT));
+    harness.event(Event::PointerMoved(from + vec2(0.0, 67.0)));
+    harness.step();
+    let window = harness
+        .state()
+        .session()
+        .windows
+        .get(HeadId { layer: 0, head: 0 });
+    assert!(
+        matches!(window, Window::Last(n) if !n.is_power_of_two()),
+        "{window}"
+    );
+}
+
+#[test]
+fn several_heads_are_selected_and_set_together() {
+    let mut harness = start();
+    harness.get_by_label("select all heads of layer 2").click();
+    harness.step();
+    harness.step();
+    assert_eq!(harness.state().session().selection.heads.len(), 8);
+    let from = center(&harness, "window of L2 H5");
+    drag(&mut harness, from, vec2(0.0, 100.0));
+    let session = harness.state().session();
+    let windows: Vec<Window> = session.windows.layer(2).to_vec();
+    assert!(
+        windows
+            .iter()
+            .all(|w| *w == windows[0] && *w != Window::Full),
+        "{windows:?}"
+    );
+    assert!(session.windows.layer(1).iter().all(|w| *w == Window::Full));
+    press(
+        &mut harness,
+        from + vec2(0.0, 100.0),
+        false,
+        Modifiers::NONE,
+    );
+
+    // A box from the free corner over the first two cells of the first two layers.
+    let corner = harness.get_by_label("window of L0 H0").rect().left_top() - vec2(10.0, 10.0);
+    let end = center(&harness, "window of L1 H1");
+    drag(&mut harness, corner, end - corner);
+    press(&mut harness, end, false, Modifiers::NONE);
+    harness.step();
+    assert_eq!(harness.state().session().selection.heads.len(), 4);
+
+    harness.get_by_label("all full").click();
+    settle(&mut harness);
+    assert_eq!(harness.state().session().summary().acr, 1.0);
+}
+
+#[test]
+fn the_window_edge_in_the_matrix_can_be_dragged() {
+    let mut harness = start();
+    let view = harness.get_by_label("attention matrix of L3 H0").rect();
+    // A full window's edge is the lower left corner of the matrix, which stands in the middle of the view.
+    let side = view.width().min(view.height()) - 12.0;
+    let corner = view.center() + vec2(-side / 2.0, side / 2.0);
+    drag(
+        &mut harness,
+        corner + vec2(0.0, -3.0),
+        vec2(side / 2.0, 0.0),
+    );
+    let focus = harness.state().session().selection.focus;
+    let window = harness.state().session().windows.get(focus);
+    let seq_len = harness.state().session().seq_len();
+    let size = window.size(seq_len);
+    assert!(
+        size < seq_len * 3 / 4 && size > seq_len / 4,
+        "{window} of {seq_len}"
+    );
+}
+
+#[test]
+fn a_click_in_the_text_and_in_the_matrix_sets_the_query() {
+    let mut harness = start();
+    let text = harness.get_by_label("tokens of the text").rect();
+    let at = text.left_top() + vec2(60.0, 10.0);
+    harness.event(Event::PointerMoved(at));
+    harness.step();
+    press(&mut harness, at, true, Modifiers::NONE);
+    press(&mut harness, at, false, Modifiers::NONE);
+    harness.step();
+    let first = harness.state().session().selection.query;
+    assert!(first.is_some_and(|q| q < 20), "{first:?}");
+}
+
+#[test]
+fn a_broken_model_is_refused_in_a_sentence_and_the_old_one_stays() {
+    let mut harness = start();
+    let before = harness.state().session().summary();
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models/llama");
+    let config = std::fs::read(golden.join("config.json")).unwrap();
+    let weights = std::fs::read(golden.join("model.safetensors")).unwrap();
+    let broken: [(&str, Box<dyn Fn()>); 5] = [
+        (
+            "is not a model configuration",
+            Box::new(|| write("config.json", b"{ not json")),
+        ),
+        (
+            "has no model.safetensors",
+            Box::new(|| write("config.json", &config)),
+        ),
+        (
+            "is cut short",
+            Box::new(|| write("model.safetensors", &weights[..100])),
+        ),
+        (
+            "is not a valid safetensors file",
+            Box::new(|| {
+                write("model.safetensors", &weights[..weights.len() - 4]);
+            }),
+        ),
+        (
+            "tokenizer.json",
+            Box::new(|| write("model.safetensors", &weights)),
+        ),
+    ];
+    for (expected, prepare) in broken {
+        prepare();
+        harness.state_mut().open(folder.path().to_owned());
+        settle(&mut harness);
+        let messages = harness.state().messages();
+        assert!(
+            messages.last().is_some_and(|m| m.contains(expected)),
+            "{expected}: {messages:?}"
+        );
+        let session = harness.state().session();
+        assert_eq!(session.model.name, "built-in");
+        assert_eq!(session.summary(), before, "what was there stays");
+    }
+    // They stay until they are dismissed.
+    let count = harness.state().messages().len();
+    harness.get_all_by_label("dismiss").next().unwrap().click();
+    harness.step();
+    harness.step();
+    assert_eq!(harness.state().messages().len(), count - 1);
+}
+
+#[test]
+fn texts_are_opened_dropped_and_edited() {
+    let mut harness = start();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("note.txt");
+    std::fs::write(&path, "A short note, dropped on the window.").unwrap();
+    harness.state_mut().open(path);
+    settle(&mut harness);
+    assert_eq!(harness.state().session().text_name, "note.txt");
+    assert!(
+        harness
+            .state()
+            .session()
+            .summary()
+            .loss_full
+            .unwrap()
+            .is_finite()
+    );
+
+    // An empty text is refused, and the note stays.
+    let empty = folder.path().join("empty.txt");
+    std::fs::write(&empty, "").unwrap();
+    harness.state_mut().open(empty);
+    settle(&mut harness);
+    assert!(
+        harness
+            .state()
+            .messages()
+            .last()
+            .unwrap()
+            .contains("the text is empty")
+    );
+    assert_eq!(harness.state().session().text_name, "note.txt");
+
+    harness.get_by_label("edit").click();
+    harness.step();
+    harness.step();
+    harness.get_by_label("text to analyse").focus();
+    harness.step();
+    harness.get_by_label("text to analyse").type_text("Well. ");
+    harness.step();
+    harness.get_by_label("apply").click();
+    harness.step();
+    settle(&mut harness);
+    assert_eq!(harness.state().session().text_name, "note.txt (edited)");
+    assert!(harness.state().session().text.text.contains("Well. "));
+}
+
+#[test]
+fn one_token_and_many_scripts_are_shown() {
+    let mut harness = start_on(session("a"), |b| b);
+    assert_eq!(harness.state().session().seq_len(), 1);
+    assert_eq!(harness.state().session().summary().loss_full, None);
+    harness.render().unwrap();
+    let text = sample("many scripts").unwrap().text;
+    let harness = start_on(session(text), |b| b.allow_missing_glyphs());
+    assert_eq!(harness.state().session().text.text, text);
+}
+
+#[test]
+fn every_size_and_theme_is_drawn() {
+    for (size, theme) in [
+        (vec2(1000.0, 640.0), egui::Theme::Light),
+        (vec2(640.0, 420.0), egui::Theme::Dark),
+        (vec2(2560.0, 1440.0), egui::Theme::Dark),
+    ] {
+        let short = session("The same window at another size.");
+        let mut harness = start_on(short, |b| b.with_size(size).with_theme(theme));
+        let image = harness.render().unwrap();
+        assert_eq!(
+            (image.width(), image.height()),
+            (size.x as u32, size.y as u32)
+        );
+    }
+}
