@@ -208,16 +208,15 @@ fn kernels_equal_the_f64_reference() {
                 .iter()
                 .map(|job| {
                     let kv_head = shape.kv_head(job.head);
-                    reference::attend(
-                        &column(&qkv.q, job.head, h),
-                        &column(&qkv.k, kv_head, kv),
-                        &column(&qkv.v, kv_head, kv),
-                        d,
-                        f64::from(shape.scale),
-                        softcap.map(f64::from),
-                        job.window,
-                        sinks,
-                    )
+                    let inputs = reference::ReferenceInputs {
+                        q: &column(&qkv.q, job.head, h),
+                        k: &column(&qkv.k, kv_head, kv),
+                        v: &column(&qkv.v, kv_head, kv),
+                        head_dim: d,
+                        scale: f64::from(shape.scale),
+                        softcap: softcap.map(f64::from),
+                    };
+                    reference::attend(inputs, job.window, sinks)
                 })
                 .collect();
             for (name, kernel, tolerance) in &mut kernels() {

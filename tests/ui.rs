@@ -271,7 +271,8 @@ fn a_broken_model_is_refused_in_a_sentence_and_the_old_one_stays() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models/llama");
     let config = std::fs::read(golden.join("config.json")).unwrap();
     let weights = std::fs::read(golden.join("model.safetensors")).unwrap();
-    let broken: [(&str, Box<dyn Fn()>); 5] = [
+    type Prepare<'a> = Box<dyn Fn() + 'a>;
+    let broken: [(&str, Prepare<'_>); 5] = [
         (
             "is not a model configuration",
             Box::new(|| write("config.json", b"{ not json")),

@@ -4,8 +4,16 @@
 
 use std::{
     process::{Child, Command, Output, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
+
+/// One process at a time: the window's frames must not wait for other tests' engines.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_headscope");
 
@@ -93,6 +101,7 @@ fn losses(title: &str) -> Option<(f64, f64)> {
 
 #[test]
 fn a_mouse_drag_in_the_real_window_changes_the_reported_loss() {
+    let _turn = turn();
     let screen = Screen::start();
     let program = screen
         .command(PROGRAM)
@@ -134,8 +143,9 @@ fn a_mouse_drag_in_the_real_window_changes_the_reported_loss() {
         screen.xdotool(&["mousemove", &left, &top]);
         std::thread::sleep(Duration::from_millis(40));
     }
-    screen.xdotool(&["mouseup", "1"]);
+    // The loss follows while the button is still down.
     let title = screen.wait_for_title(&window, |t| losses(t).is_some_and(|(f, w)| f != w));
+    screen.xdotool(&["mouseup", "1"]);
     let (still_full, dragged) = losses(&title).unwrap();
     assert_eq!(still_full, full);
     assert!(
@@ -156,6 +166,7 @@ fn run(arguments: &[&str], folder: &std::path::Path) -> Output {
 
 #[test]
 fn without_a_display_the_window_is_drawn_to_a_file() {
+    let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let output = run(&["--context", "100"], folder.path());
     let text = String::from_utf8(output.stdout).unwrap();
@@ -187,6 +198,7 @@ fn without_a_display_the_window_is_drawn_to_a_file() {
 
 #[test]
 fn analyze_prints_the_fields_of_the_design() {
+    let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let arguments = [
         "analyze",
@@ -268,6 +280,7 @@ fn analyze_prints_the_fields_of_the_design() {
 
 #[test]
 fn failures_are_one_message_and_the_right_exit_code() {
+    let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     for (arguments, code, message) in [
         (
@@ -318,6 +331,7 @@ fn failures_are_one_message_and_the_right_exit_code() {
 
 #[test]
 fn doctor_finds_the_kernels_right() {
+    let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let output = run(&["doctor"], folder.path());
     let text = String::from_utf8(output.stdout).unwrap();

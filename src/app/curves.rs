@@ -336,7 +336,7 @@ mod tests {
     fn octaves_hold_all_the_mass() {
         let mass: Vec<f32> = (0..11).map(|d| 1.0 / (d as f32 + 1.0)).collect();
         let total: f32 = mass.iter().sum();
-        let profile = DistanceProfile::from_layers(&[mass.clone()], 1, 11);
+        let profile = DistanceProfile::from_layers(std::slice::from_ref(&mass), 1, 11);
         let got = octaves(&profile, HeadId { layer: 0, head: 0 });
         assert_eq!(got.len(), 5);
         assert!((got.iter().sum::<f32>() - total).abs() < 1e-5);

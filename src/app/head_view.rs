@@ -360,15 +360,16 @@ impl HeadView {
         // Axes: the upper right half is empty, and holds their names.
         let font = FontId::proportional(11.0);
         let weak = theme::weak(visuals);
-        let corner = mapping.rect.right_top() + vec2(-6.0, 4.0);
-        painter.text(corner, Align2::RIGHT_TOP, "keys →", font.clone(), weak);
-        painter.text(
-            corner + vec2(0.0, 14.0),
-            Align2::RIGHT_TOP,
-            "queries ↓",
-            font.clone(),
-            weak,
+        let corner = mapping.rect.right_top() + vec2(-8.0, 5.0);
+        let axes = painter.layout_no_wrap("keys →\nqueries ↓".to_owned(), font.clone(), weak);
+        let place = Align2::RIGHT_TOP.anchor_size(corner, axes.size());
+        // Zoomed in, the matrix lies here too.
+        painter.rect_filled(
+            place.expand(3.0),
+            3.0,
+            visuals.extreme_bg_color.gamma_multiply(0.85),
         );
+        painter.galley(place.min, axes, weak);
         let last = session.seq_len() as f32;
         let end = mapping.screen(last, last);
         if mapping.rect.expand(1.0).contains(end) {

@@ -1,6 +1,6 @@
 //! The window: egui views over a [`Session`], and the engine behind it.
 //!
-//! A view reads the session and gives back [`Action`]s; it changes nothing itself. The app applies them after all
+//! A view reads the session and gives back actions; it changes nothing itself. The app applies them after all
 //! views were drawn, and draws the same frame again where windows changed, so that a drag shows its coverage at once.
 
 mod curves;

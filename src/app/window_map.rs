@@ -127,6 +127,15 @@ impl WindowMapView {
             let corner = grid.min + vec2(head.head as f32 * cell.x, head.layer as f32 * cell.y);
             Rect::from_min_size(corner, cell).shrink(GAP / 2.0)
         };
+        let cell_at = |at: Pos2| {
+            let place = (at - grid.min) / cell;
+            (place.x >= 0.0 && place.y >= 0.0)
+                .then_some(HeadId {
+                    layer: place.y as usize,
+                    head: place.x as usize,
+                })
+                .filter(|id| id.layer < layers && id.head < heads)
+        };
         self.labels_ui(ui, session, outer, grid, cell, actions);
 
         let scale = WindowScale::new(session.seq_len());
@@ -161,7 +170,7 @@ impl WindowMapView {
                 let stroke = Stroke::new(1.0, ui.visuals().strong_text_color());
                 painter.rect_stroke(rect, 3.0, stroke, StrokeKind::Outside);
             }
-            self.respond(ui, session, head, &response, scale, actions);
+            self.respond(ui, session, head, &response, &cell_at, scale, actions);
             if response.hovered() || response.dragged() {
                 hovered = Some((head, window, coverage, response));
             }
@@ -260,6 +269,7 @@ impl WindowMapView {
         session: &Session,
         head: HeadId,
         response: &egui::Response,
+        cell_at: &dyn Fn(Pos2) -> Option<HeadId>,
         scale: WindowScale,
         actions: &mut Vec<Action>,
     ) {
@@ -276,6 +286,8 @@ impl WindowMapView {
             if modifiers.command {
                 self.box_start = origin;
             } else if let Some(origin) = origin {
+                // Where a press and a move share a frame, the response is that of the cell moved to.
+                let head = cell_at(origin).unwrap_or(head);
                 let heads: Vec<HeadId> = if session.selection.heads.contains(&head) {
                     session.selection.heads.iter().copied().collect()
                 } else {

@@ -13,20 +13,36 @@ pub struct ReferenceHead {
     pub lse: Vec<f64>,
 }
 
+/// One head's inputs.
+#[derive(Clone, Copy, Debug)]
+pub struct ReferenceInputs<'a> {
+    /// Queries, `[T, D]`.
+    pub q: &'a [f32],
+    /// Keys, `[T, D]`.
+    pub k: &'a [f32],
+    /// Values, `[T, D]`.
+    pub v: &'a [f32],
+    /// Width of the head, D.
+    pub head_dim: usize,
+    /// Factor of the scores.
+    pub scale: f64,
+    /// Bound of the scores, if any.
+    pub softcap: Option<f64>,
+}
+
 /// Attention of one head with a causal local window and sinks.
 ///
-/// `q`, `k`, `v` are `[T, D]`. Query `t` sees key `j <= t` if `t - j < window` or `j < sinks`. Scores are
-/// `q · k * scale`, bounded by `softcap * tanh(score / softcap)` where a cap is given.
-pub fn attend(
-    q: &[f32],
-    k: &[f32],
-    v: &[f32],
-    head_dim: usize,
-    scale: f64,
-    softcap: Option<f64>,
-    window: Window,
-    sinks: usize,
-) -> ReferenceHead {
+/// Query `t` sees key `j <= t` if `t - j < window` or `j < sinks`. Scores are `q · k * scale`, bounded by
+/// `softcap * tanh(score / softcap)` where a cap is given.
+pub fn attend(inputs: ReferenceInputs<'_>, window: Window, sinks: usize) -> ReferenceHead {
+    let ReferenceInputs {
+        q,
+        k,
+        v,
+        head_dim,
+        scale,
+        softcap,
+    } = inputs;
     let seq_len = q.len() / head_dim;
     let w = window.size(seq_len);
     let mut head = ReferenceHead {

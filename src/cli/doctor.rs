@@ -147,13 +147,15 @@ fn self_test(
     };
     let mut error = 0.0f64;
     for (head, window) in windows.into_iter().enumerate() {
-        let (q, k, v) = (
-            column(&qkv.q, head),
-            column(&qkv.k, head),
-            column(&qkv.v, head),
-        );
-        let scale = f64::from(shape.scale);
-        let want = reference::attend(&q, &k, &v, head_dim, scale, None, window, sinks);
+        let inputs = reference::ReferenceInputs {
+            q: &column(&qkv.q, head),
+            k: &column(&qkv.k, head),
+            v: &column(&qkv.v, head),
+            head_dim,
+            scale: f64::from(shape.scale),
+            softcap: None,
+        };
+        let want = reference::attend(inputs, window, sinks);
         for (got, want) in column(&got.out, head).iter().zip(&want.out) {
             let difference = (f64::from(*got) - want).abs();
             // Not a number is the largest error there is.

@@ -56,7 +56,7 @@ pub const SAMPLES: &[Sample] = &[
     },
     Sample {
         name: "a passage that returns",
-        teaches: "The same passage twice: induction heads copy from far back, and a short window blinds them.",
+        teaches: "The same passage twice: heads that copy need the far past. The built-in model copies only a little; a pretrained one, a lot.",
         text: include_str!("../../assets/samples/passage-that-returns.txt"),
     },
     Sample {

@@ -158,8 +158,8 @@ impl Strip {
             ..
         } = qkv.shape;
         let mut q = vec![[0.0; LANES]; head_dim];
-        for lane in 0..LANES.min(seq_len - start) {
-            let row = &qkv.q[((start + lane) * n_heads + head) * head_dim..][..head_dim];
+        for (lane, t) in (start..seq_len).take(LANES).enumerate() {
+            let row = &qkv.q[(t * n_heads + head) * head_dim..][..head_dim];
             for (d, &value) in row.iter().enumerate() {
                 q[d][lane] = value * scale;
             }
