@@ -22,3 +22,8 @@ pub mod render;
 pub mod session;
 
 pub use error::{Error, Result};
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

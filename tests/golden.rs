@@ -448,3 +448,90 @@ fn models_equal_transformers() {
     }
     assert!(checked > 0, "no model in {}", dir.display());
 }
+
+/// The golden Llama in another type, in two shards with an index, its losses compared.
+#[test]
+fn half_precision_and_shards_are_read() {
+    use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+    use std::collections::HashMap;
+    let golden = golden_dir().join("models/llama");
+    if !golden.exists() {
+        println!("skipped: no models/llama in the golden folder");
+        return;
+    }
+    let bytes = std::fs::read(golden.join("model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let expected = Tensors::open(&golden.join("expected.safetensors"));
+    let tokens: Vec<u32> = expected
+        .integers("tokens")
+        .iter()
+        .map(|&t| t as u32)
+        .collect();
+    type Narrow = fn(f32) -> [u8; 2];
+    let narrow: [(Dtype, Narrow, f32); 2] = [
+        (Dtype::F16, |v| half::f16::from_f32(v).to_le_bytes(), 3e-2),
+        (Dtype::BF16, |v| half::bf16::from_f32(v).to_le_bytes(), 2e-1),
+    ];
+    for (dtype, narrow, tolerance) in narrow {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::copy(
+            golden.join("config.json"),
+            folder.path().join("config.json"),
+        )
+        .unwrap();
+        let mut names: Vec<&str> = tensors.names();
+        names.sort_unstable();
+        let mut weight_map = HashMap::new();
+        for (part, names) in names.chunks(names.len().div_ceil(2)).enumerate() {
+            let shard = format!("model-{part}.safetensors");
+            let data: Vec<(String, Vec<usize>, Vec<u8>)> = names
+                .iter()
+                .map(|&name| {
+                    let view = tensors.tensor(name).unwrap();
+                    let values = view.data().as_chunks::<4>().0.iter();
+                    let narrow = values
+                        .flat_map(|&b| narrow(f32::from_le_bytes(b)))
+                        .collect();
+                    weight_map.insert(name.to_owned(), shard.clone());
+                    (name.to_owned(), view.shape().to_vec(), narrow)
+                })
+                .collect();
+            let views = data.iter().map(|(name, shape, data)| {
+                (
+                    name.clone(),
+                    TensorView::new(dtype, shape.clone(), data).unwrap(),
+                )
+            });
+            safetensors::serialize_to_file(views, None, &folder.path().join(&shard)).unwrap();
+        }
+        let index = serde_json::json!({ "metadata": {}, "weight_map": weight_map });
+        std::fs::write(
+            folder.path().join("model.safetensors.index.json"),
+            index.to_string(),
+        )
+        .unwrap();
+        let model = Model::open_without_tokenizer(folder.path()).unwrap();
+        let decoder = Decoder::new(model, Arc::new(tokens.clone())).unwrap();
+        let go = &mut |_, _| Flow::Continue;
+        let kernel = &mut kernels()[0].1;
+        let (run, _) = decoder
+            .run(kernel.as_mut(), &decoder.full_map(), &[], go)
+            .unwrap();
+        close(
+            &run.token_loss,
+            &expected.get("token_nll"),
+            tolerance,
+            &format!("{dtype:?}"),
+        );
+
+        // A shard that is named but not there, or elsewhere, is refused by name.
+        let broken = index
+            .to_string()
+            .replace("model-1.safetensors", "../model-1.safetensors");
+        std::fs::write(folder.path().join("model.safetensors.index.json"), broken).unwrap();
+        let error = Model::open_without_tokenizer(folder.path())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("outside its folder"), "{error}");
+    }
+}

@@ -14,16 +14,15 @@ const MOST_CURVES: usize = 6;
 
 pub(super) fn show_ui(ui: &mut egui::Ui, session: &Session, actions: &mut Vec<Action>) {
     let heads = shown_heads(session);
-    let others = session.selection.heads.len() - 1;
     ui.horizontal_wrapped(|ui| {
         ui.strong(format!("head {}", session.selection.focus));
-        if others > 0 {
-            let more = if others == 1 {
-                "1 more".to_owned()
-            } else {
-                format!("{others} more")
-            };
-            ui.colored_label(theme::weak(ui.visuals()), format!("and {more}"));
+        // The others in their curves' colours.
+        for (index, head) in heads.iter().enumerate().skip(1) {
+            ui.colored_label(theme::categorical(index, ui.visuals()), head.to_string());
+        }
+        let left = session.selection.heads.len() - heads.len().min(session.selection.heads.len());
+        if left > 0 {
+            ui.colored_label(theme::weak(ui.visuals()), format!("and {left} more"));
         }
     });
     window_ui(ui, session, actions);

@@ -170,7 +170,7 @@ impl WindowMapView {
                 let stroke = Stroke::new(1.0, ui.visuals().strong_text_color());
                 painter.rect_stroke(rect, 3.0, stroke, StrokeKind::Outside);
             }
-            self.respond(ui, session, head, &response, &cell_at, scale, actions);
+            self.respond(session, head, &response, &cell_at, scale, actions);
             if response.hovered() || response.dragged() {
                 hovered = Some((head, window, coverage, response));
             }
@@ -265,7 +265,6 @@ impl WindowMapView {
 
     fn respond(
         &mut self,
-        ui: &egui::Ui,
         session: &Session,
         head: HeadId,
         response: &egui::Response,
@@ -273,7 +272,7 @@ impl WindowMapView {
         scale: WindowScale,
         actions: &mut Vec<Action>,
     ) {
-        let modifiers = ui.input(|i| i.modifiers);
+        let modifiers = response.ctx.input(|i| i.modifiers);
         if response.clicked() {
             actions.push(Action::Command(Command::Select(clicked(
                 &session.selection,
@@ -282,7 +281,7 @@ impl WindowMapView {
             ))));
         }
         if response.drag_started() {
-            let origin = ui.input(|i| i.pointer.press_origin());
+            let origin = response.ctx.input(|i| i.pointer.press_origin());
             if modifiers.command {
                 self.box_start = origin;
             } else if let Some(origin) = origin {
@@ -303,7 +302,7 @@ impl WindowMapView {
         }
         if response.dragged()
             && let Some(drag) = &self.drag
-            && let Some(at) = ui.input(|i| i.pointer.latest_pos())
+            && let Some(at) = response.ctx.input(|i| i.pointer.latest_pos())
         {
             let level = drag.level - (at.y - drag.start_y) / POINTS_PER_LEVEL;
             let window = scale.window(level, modifiers.shift);
