@@ -12,6 +12,7 @@
 //! `ARCHITECTURE.md`.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
 
+pub mod aah;
 pub mod app;
 pub mod attention;
 pub mod cli;

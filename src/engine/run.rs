@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use super::attend::{Attended, Qkv};
-use crate::attention::{HeadId, WindowMap, pairs::causal_pairs};
+use crate::{
+    aah::features::{HeadMoments, HeadStatistics, Moments},
+    attention::{HeadId, WindowMap, pairs::causal_pairs},
+};
 
 /// What one layer was given and what it found. All parts are shared with runs that continue from it.
 #[derive(Clone, Debug)]
@@ -124,4 +127,65 @@ fn output_norms(out: &[f32], n_heads: usize, head_dim: usize) -> Vec<f32> {
     }
     let queries = (out.len() / (n_heads * head_dim).max(1)).max(1) as f64;
     sums.into_iter().map(|sum| (sum / queries) as f32).collect()
+}
+
+/// What the control branch takes from a pass for its next step: entropy over `max(1, ln T)`, output norm, and the mean
+/// weight on the last key, one a head.
+pub fn head_statistics(qkv: &Qkv, attended: &Attended) -> Vec<HeadStatistics> {
+    let shape = &qkv.shape;
+    let (t, d) = (shape.seq_len, shape.head_dim);
+    let norms = output_norms(&attended.out, shape.n_heads, d);
+    let divisor = (t as f32).ln().max(1.0);
+    (0..shape.n_heads)
+        .map(|head| {
+            // Under a causal mask only the last query sees the last key.
+            let last = t.saturating_sub(1);
+            let q = &qkv.q[(last * shape.n_heads + head) * d..][..d];
+            let k = &qkv.k[(last * shape.n_kv_heads + shape.kv_head(head)) * d..][..d];
+            let dot: f32 = q.iter().zip(k).map(|(a, b)| a * b).sum();
+            let mut score = dot * shape.scale;
+            if let Some(cap) = shape.softcap {
+                score = cap * (score / cap).tanh();
+            }
+            let weight = (score - attended.lse[head * t + last]).exp();
+            HeadStatistics {
+                entropy: attended.entropy[head] / divisor,
+                norm: norms[head],
+                usage: weight / t as f32,
+            }
+        })
+        .collect()
+}
+
+/// Magnitudes and spreads of each query head's queries, keys and values; shared keys count for every head that reads
+/// them.
+pub fn head_moments(qkv: &Qkv) -> Vec<HeadMoments> {
+    use rayon::prelude::*;
+    let shape = qkv.shape;
+    let d = shape.head_dim;
+    let of = |values: &[f32], heads: usize| -> Vec<Moments> {
+        (0..heads)
+            .into_par_iter()
+            .map(|head| {
+                let mut moments = Moments::default();
+                for row in values.chunks(heads * d) {
+                    for &value in &row[head * d..(head + 1) * d] {
+                        moments.add(value);
+                    }
+                }
+                moments
+            })
+            .collect()
+    };
+    let q = of(&qkv.q, shape.n_heads);
+    let k = of(&qkv.k, shape.n_kv_heads);
+    let v = of(&qkv.v, shape.n_kv_heads);
+    (0..shape.n_heads)
+        .map(|head| {
+            let kv = shape.kv_head(head);
+            HeadMoments {
+                qkv: [q[head], k[kv], v[kv]],
+            }
+        })
+        .collect()
 }

@@ -1,5 +1,7 @@
 //! Reading golden files and comparing with them.
 
+mod aah;
+
 use std::{
     path::{Path, PathBuf},
     sync::OnceLock,
@@ -61,6 +63,12 @@ impl Tensors {
             .iter()
             .map(|&b| f32::from_le_bytes(b))
             .collect()
+    }
+
+    /// As [`Self::get`]; `None` where there is no such tensor.
+    pub fn find(&self, name: &str) -> Option<Vec<f32>> {
+        let tensors = SafeTensors::deserialize(&self.0).unwrap();
+        tensors.tensor(name).ok().map(|_| self.get(name))
     }
 
     pub fn integers(&self, name: &str) -> Vec<i64> {
