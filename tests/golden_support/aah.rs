@@ -97,11 +97,14 @@ fn clustering_equals_the_reference() {
             "{what}"
         );
         let range = ["sim_mean", "sim_min", "sim_max"].map(|key| number(&want[key]));
-        close(&got.similarity_range(), &range, 1e-4, &what);
+        // Beyond 25 items the reference's distances go through |a|² + |b|² - 2ab, which loses half the digits near 0.
+        let by_products = settings.metric == Metric::L2 && items.len() > 25;
+        let tolerance = if by_products { 5e-3 } else { 1e-4 };
+        close(&got.similarity_range(), &range, tolerance, &what);
         let anchor: Option<f32> = parse(&want["anchor_similarity"]);
         assert_eq!(got.anchor_similarity.is_some(), anchor.is_some(), "{what}");
         if let (Some(got), Some(want)) = (got.anchor_similarity, anchor) {
-            close(&[got], &[want], 1e-4, &what);
+            close(&[got], &[want], tolerance, &what);
         }
     }
     assert!(!cases.is_empty());
