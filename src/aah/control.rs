@@ -467,6 +467,8 @@ pub struct Controller {
     pub step: usize,
     /// What the latest step found, one a layer.
     pub outcomes: Vec<LayerOutcome>,
+    /// What the latest pass left of each head, one list a layer.
+    pub statistics: Vec<Vec<HeadStatistics>>,
 }
 
 impl Controller {
@@ -489,29 +491,59 @@ impl Controller {
             config,
             layers,
             step: 0,
-            outcomes: Vec::new(),
+            outcomes: vec![LayerOutcome::default(); n_layers],
+            statistics: vec![vec![HeadStatistics::default(); n_heads]; n_layers],
         }
     }
 
-    /// Takes one step of one layer, `layer` of the current step.
+    /// Chooses the windows of layer `layer` in the current step, from its heads' numbers and `seq_len` tokens.
     ///
     /// # Errors
     /// As [`LayerControl::step`]; and where there is no such layer.
-    pub fn step_layer(&mut self, layer: usize, input: &LayerInput) -> Result<LayerOutcome> {
-        let step = self.step;
+    pub fn choose_layer(
+        &mut self,
+        layer: usize,
+        moments: Vec<HeadMoments>,
+        seq_len: usize,
+    ) -> Result<LayerOutcome> {
         let count = self.layers.len();
-        let control = self.layers.get_mut(layer).ok_or_else(|| {
-            Error::Windows(format!(
+        let (Some(control), Some(previous)) =
+            (self.layers.get_mut(layer), self.statistics.get(layer))
+        else {
+            return Err(Error::Windows(format!(
                 "the controller has {count} layers, not {}",
                 layer + 1
-            ))
-        })?;
-        control.step(&self.config, step, input)
+            )));
+        };
+        let input = LayerInput {
+            moments,
+            previous: previous.clone(),
+            seq_len,
+        };
+        let outcome = control.step(&self.config, self.step, &input)?;
+        self.outcomes[layer] = outcome.clone();
+        Ok(outcome)
+    }
+
+    /// Takes in what the layer's attention left, for the next step.
+    pub fn observe_layer(&mut self, layer: usize, statistics: Vec<HeadStatistics>) {
+        // Full attention without control leaves none, as in the reference.
+        let is_observed = self
+            .outcomes
+            .get(layer)
+            .is_some_and(|o| o.path != Path::FullAttention);
+        if let Some(slot) = self.statistics.get_mut(layer).filter(|_| is_observed) {
+            *slot = statistics;
+        }
     }
 
     /// Ends a step in which every layer was stepped.
-    pub fn finish_step(&mut self, outcomes: Vec<LayerOutcome>) {
-        self.outcomes = outcomes;
+    pub fn finish_step(&mut self) {
         self.step += 1;
+    }
+
+    /// Number of query heads a layer.
+    pub fn n_heads(&self) -> usize {
+        self.statistics.first().map_or(0, Vec::len)
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     Result,
     attention::WindowMap,
     model::{Model, SAMPLES, built_in},
-    session::{Document, Session, WindowsFile, read_text},
+    session::{Document, PatternOptions, Session, WindowsFile, read_map, read_text},
 };
 
 /// What came of a wish.
@@ -170,8 +170,11 @@ fn open_any(path: &Path, current: &Document, context: Option<usize>) -> Result<O
         let model = Model::open(path)?;
         return document(model, &current.text_name, &current.text.text, context);
     }
-    if is("json") {
-        return Ok(Opened::Windows(WindowsFile::read(path)?.map()));
+    if is("json") || is("csv") || is("tsv") {
+        let spec = &current.model.spec;
+        let shape = (spec.n_layers, spec.n_heads);
+        let map = read_map(path, shape, PatternOptions::default())?;
+        return Ok(Opened::Windows(map));
     }
     let name = path
         .file_name()

@@ -334,7 +334,8 @@ impl App {
                     self.toasts.error(message);
                 }
                 Event::Idle => self.activity = Activity::Idle,
-                Event::Baseline(_) | Event::Windowed(_) | Event::Sinks(..) => {}
+                Event::Baseline(_) | Event::Windowed(_) | Event::Sinks(..) | Event::Stepped(..) => {
+                }
             }
         }
         for opened in self.loader.results() {
@@ -373,6 +374,7 @@ impl App {
             tokens: self.session.tokens.clone(),
             windows: self.session.windows.clone(),
             matrix: self.matrix.wanted.clone(),
+            steps: None,
         };
         let same = self.asked.as_ref().is_some_and(|asked| {
             Arc::ptr_eq(&asked.model, &wanted.model)

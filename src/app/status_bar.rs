@@ -87,15 +87,13 @@ fn activity_ui(ui: &mut egui::Ui, activity: Activity) {
                 Stage::Full => "full attention",
                 Stage::Profile => "distance profiles",
                 Stage::Windowed => "windowed",
+                Stage::Steps => "controller",
             };
             let done = progress.layer as f32 / progress.layers.max(1) as f32;
             ui.add(
                 egui::ProgressBar::new(done)
                     .desired_width(160.0)
-                    .text(format!(
-                        "{what}: layer {}/{}",
-                        progress.layer, progress.layers
-                    )),
+                    .text(format!("{what}: {}/{}", progress.layer, progress.layers)),
             );
         }
     }

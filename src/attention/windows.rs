@@ -27,6 +27,15 @@ impl Window {
         }
     }
 
+    /// A window of `size` keys in a text of `seq_len`: full where it holds all of it. A size of 0 counts as 1.
+    pub fn of_size(size: usize, seq_len: usize) -> Self {
+        if size >= seq_len {
+            Self::Full
+        } else {
+            Self::last(size.max(1)).unwrap_or(Self::Full)
+        }
+    }
+
     /// The window as a number of keys at `seq_len` tokens: `min(w, seq_len)`.
     pub fn size(self, seq_len: usize) -> usize {
         match self {

@@ -10,10 +10,11 @@ use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{
+    aah::{AahConfig, Regime},
     attention::{Window, WindowMap},
     engine::{Backend, gpu::GpuContext},
     model::{Model, SAMPLES, built_in},
-    session::{Command, Document, Session, WindowsFile, text_source},
+    session::{Command, Document, PatternOptions, Session, read_map, text_source},
 };
 
 /// See, and reshape, how far back every attention head of a language model looks.
@@ -48,12 +49,33 @@ struct RunArgs {
     /// Use at most this many tokens of the text
     #[arg(long, value_name = "T", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
-    /// Windows of all heads from a windows.json
+    /// Windows of all heads: windows.json, the paper's heat-map CSV, or DuoAttention's head patterns (TSV)
     #[arg(long, value_name = "FILE", conflicts_with = "window")]
     windows: Option<PathBuf>,
     /// The same window for every head, in keys including the query's own
     #[arg(long, value_name = "KEYS", value_parser = clap::value_parser!(u32).range(1..))]
     window: Option<u32>,
+    /// Windows chosen by a regime of the paper, e.g. full-adaptive; see the README
+    #[arg(long, value_name = "NAME", value_parser = parse_regime, conflicts_with_all = ["window", "windows"])]
+    regime: Option<Regime>,
+    /// Steps that the regime's controller takes
+    #[arg(long, value_name = "K", default_value_t = 3)]
+    steps: usize,
+    /// Seed of the regime's controller
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    controller_seed: u64,
+    /// Candidate windows of the regime, ascending; if left out an eighth, a quarter, a half and all of the text
+    #[arg(long, value_name = "W,W,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    candidates: Vec<u32>,
+    /// Head patterns: heads with at least this score stay full
+    #[arg(long, value_name = "SCORE", conflicts_with = "sparsity")]
+    threshold: Option<f32>,
+    /// Head patterns: this share of heads keeps only sinks and recent keys
+    #[arg(long, value_name = "SHARE")]
+    sparsity: Option<f32>,
+    /// Head patterns: recent keys kept; else the config.json beside the file says
+    #[arg(long, value_name = "KEYS")]
+    recent: Option<usize>,
     /// First keys that every head keeps beside its window
     #[arg(long, value_name = "S")]
     sinks: Option<usize>,
@@ -88,7 +110,16 @@ impl RunArgs {
         let context = self.context.map(|c| c as usize);
         let mut session = Session::new(Document::new(model, &name, &text, context)?);
         let mut map = match (&self.windows, self.window) {
-            (Some(path), _) => WindowsFile::read(path)?.map(),
+            (Some(path), _) => {
+                let spec = &session.model.spec;
+                let options = PatternOptions {
+                    threshold: self.threshold,
+                    sparsity: self.sparsity,
+                    sinks: self.sinks,
+                    recent: self.recent,
+                };
+                read_map(path, (spec.n_layers, spec.n_heads), options)?
+            }
             (None, Some(n)) => {
                 let spec = &session.model.spec;
                 WindowMap::uniform(spec.n_layers, spec.n_heads, Window::Last(n))
@@ -99,6 +130,16 @@ impl RunArgs {
             map.sinks = sinks;
         }
         session.apply(Command::SetMap(map))?;
+        if let Some(regime) = self.regime {
+            let mut windows = self.candidates.clone();
+            if windows.is_empty() {
+                windows = AahConfig::scaled_windows(session.seq_len());
+            }
+            windows.sort_unstable();
+            windows.dedup();
+            let config = AahConfig::for_inspection(regime, windows, self.controller_seed);
+            session.apply(Command::SetRegime(Some((regime, Box::new(config)))))?;
+        }
         Ok(session)
     }
 
@@ -106,6 +147,16 @@ impl RunArgs {
     fn backend(&self, gpu: impl FnOnce() -> crate::Result<GpuContext>) -> Result<Backend> {
         choose_backend(self.engine, gpu)
     }
+}
+
+fn parse_regime(name: &str) -> std::result::Result<Regime, String> {
+    Regime::from_name(name).ok_or_else(|| {
+        let names: Vec<&str> = Regime::ALL.iter().map(|r| r.name()).collect();
+        format!(
+            "there is no regime \"{name}\"; there are: {}",
+            names.join(", ")
+        )
+    })
 }
 
 /// `auto` takes the GPU where it is real hardware; a software rasteriser is slower than the CPU's own kernels.

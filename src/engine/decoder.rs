@@ -8,11 +8,12 @@ use super::{
     attend::{Attended, AttentionKernel, AttentionShape, HeadJob, Qkv},
     cpu::elementwise::{RopeTable, add_assign, add_bias, rms_norm, silu_mul},
     loss::token_loss,
-    run::{LayerTrace, Run, Trace},
+    run::{LayerTrace, Run, Trace, head_moments, head_statistics},
 };
 use crate::{
     Error, Result,
-    attention::{HeadId, WindowMap},
+    aah::Controller,
+    attention::{HeadId, Window, WindowMap},
     model::{Activation, BlockWeights, Linear, Model},
 };
 
@@ -144,14 +145,84 @@ impl Decoder {
         if control(spec.n_layers, spec.n_layers) == Flow::Stop {
             return Err(Error::Cancelled);
         }
-        let normed = rms_norm(&hidden, &self.model.weights.final_norm, spec.norm_eps);
-        let losses = token_loss(&normed, &self.model.weights.head, &self.tokens[1..])?;
+        let losses = self.loss(&hidden)?;
         let trace = Trace {
             windows: windows.clone(),
             layers,
         };
         let run = Run::measure(&trace, losses, from_layer, started.elapsed());
         Ok((run, trace))
+    }
+
+    /// Runs the model once with windows that `controller` chooses layer by layer, and gives the controller one step on.
+    ///
+    /// # Errors
+    /// As [`Self::run`]; and where the controller is for another shape of model.
+    pub fn step(
+        &self,
+        kernel: &mut dyn AttentionKernel,
+        controller: &Controller,
+        sinks: usize,
+        control: Control<'_>,
+    ) -> Result<(Controller, Run, Trace)> {
+        let started = Instant::now();
+        let spec = &self.model.spec;
+        if controller.layers.len() != spec.n_layers || controller.n_heads() != spec.n_heads {
+            return Err(Error::Windows(format!(
+                "the controller is for {} layers of {} heads, but this model has {} of {}",
+                controller.layers.len(),
+                controller.n_heads(),
+                spec.n_layers,
+                spec.n_heads
+            )));
+        }
+        // A copy: a step that is stopped half-way leaves nothing behind.
+        let mut controller = controller.clone();
+        let seq_len = self.tokens.len();
+        let mut map = self.full_map().with_sinks(sinks);
+        let mut layers = Vec::with_capacity(spec.n_layers);
+        let mut hidden = Arc::new(self.embed()?);
+        for (layer, block) in self.model.weights.blocks.iter().enumerate() {
+            if control(layer, spec.n_layers) == Flow::Stop {
+                return Err(Error::Cancelled);
+            }
+            let qkv = self.project(block, &hidden)?;
+            let outcome = controller.choose_layer(layer, head_moments(&qkv), seq_len)?;
+            let jobs: Vec<HeadJob> = outcome
+                .windows
+                .iter()
+                .enumerate()
+                .map(|(head, &keys)| {
+                    let window = Window::of_size(keys as usize, seq_len);
+                    map.set(HeadId { layer, head }, window);
+                    HeadJob { head, window }
+                })
+                .collect();
+            let mut attended = Attended::zeros(&qkv.shape);
+            kernel.attend(&qkv, &jobs, sinks, &mut attended)?;
+            controller.observe_layer(layer, head_statistics(&qkv, &attended));
+            let trace = LayerTrace {
+                input: hidden.clone(),
+                qkv,
+                attended: Arc::new(attended),
+            };
+            hidden = self.finish_block(block, &trace)?;
+            layers.push(trace);
+        }
+        controller.finish_step();
+        let losses = self.loss(&hidden)?;
+        let trace = Trace {
+            windows: map,
+            layers,
+        };
+        let run = Run::measure(&trace, losses, 0, started.elapsed());
+        Ok((controller, run, trace))
+    }
+
+    fn loss(&self, hidden: &[f32]) -> Result<Vec<f32>> {
+        let weights = &self.model.weights;
+        let normed = rms_norm(hidden, &weights.final_norm, self.model.spec.norm_eps);
+        token_loss(&normed, &weights.head, &self.tokens[1..])
     }
 
     /// Logits of every position, `[T, V]`: for tests and small models, since the engine never keeps them.

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     Error, Result,
+    aah::Controller,
     attention::{DistanceProfile, SinkProfile, WindowMap},
     model::Model,
 };
@@ -64,6 +65,21 @@ pub struct Wanted {
     pub windows: WindowMap,
     /// The part of a matrix that is on the screen, and whether of the windowed run.
     pub matrix: Option<(MatrixRequest, bool)>,
+    /// Steps for the controller to take, once for each number.
+    pub steps: Option<StepRequest>,
+}
+
+/// Steps of a controller on the current text.
+#[derive(Clone, Debug)]
+pub struct StepRequest {
+    /// Another number, another request.
+    pub number: u64,
+    /// Where it starts from.
+    pub controller: Arc<Controller>,
+    /// How many steps.
+    pub steps: usize,
+    /// Tokens of a chunk: every step then runs on the next chunk of the text. `None` for the whole text each time.
+    pub chunk: Option<usize>,
 }
 
 impl Wanted {
@@ -101,6 +117,8 @@ pub enum Stage {
     Profile,
     /// The run under windows.
     Windowed,
+    /// A controller's steps.
+    Steps,
 }
 
 /// How far it is.
@@ -125,6 +143,8 @@ pub enum Event {
     Sinks(Arc<Vec<u32>>, Arc<SinkProfile>),
     /// The run under windows is there.
     Windowed(Arc<Windowed>),
+    /// The steps of this number were taken.
+    Stepped(u64, Arc<Controller>),
     /// A part of a matrix is there; whether of the windowed run.
     Matrix(Arc<HeadMatrix>, bool),
     /// The graphics device failed; the CPU goes on.
@@ -229,6 +249,8 @@ struct Loaded {
     windowed: Option<Trace>,
     /// Measured for this many sinks.
     sinks: usize,
+    /// Number of the latest steps that were taken.
+    stepped: Option<u64>,
     matrix: Option<(MatrixRequest, bool)>,
 }
 
@@ -279,6 +301,7 @@ impl State {
                     baseline: None,
                     windowed: None,
                     sinks: 0,
+                    stepped: None,
                     matrix: None,
                 },
                 Err(error) => return self.send(Event::Failed(error.to_string())),
@@ -338,6 +361,14 @@ impl State {
             ));
         }
         self.serve_matrix(loaded, false);
+        if let Some(request) = loaded.wanted.steps.clone()
+            && loaded.stepped != Some(request.number)
+        {
+            let controller = self.take_steps(loaded, &request)?;
+            loaded.stepped = Some(request.number);
+            // The windows that follow are asked for by whoever takes the controller.
+            self.send(Event::Stepped(request.number, Arc::new(controller)));
+        }
 
         let is_current = |trace: &Trace| trace.windows == loaded.wanted.windows;
         if !loaded.windowed.as_ref().is_some_and(is_current) {
@@ -360,6 +391,52 @@ impl State {
         }
         self.serve_matrix(loaded, true);
         Ok(())
+    }
+
+    fn take_steps(&mut self, loaded: &Loaded, request: &StepRequest) -> Result<Controller> {
+        let sinks = loaded.wanted.windows.sinks;
+        let mailbox = self.mailbox.clone();
+        let mut controller = (*request.controller).clone();
+        let tokens = loaded.decoder.tokens();
+        for done in 0..request.steps {
+            let progress = Progress {
+                stage: Stage::Steps,
+                layer: done,
+                layers: request.steps,
+            };
+            self.send(Event::Progress(progress));
+            let mut control = |_, _| {
+                let slot = mailbox.lock();
+                let obsolete = slot.wanted.as_ref().is_some_and(|newer| {
+                    !newer.same_text(&loaded.wanted)
+                        || newer.steps.as_ref().map(|s| s.number) != Some(request.number)
+                });
+                if slot.quit || obsolete {
+                    Flow::Stop
+                } else {
+                    Flow::Continue
+                }
+            };
+            let kernel = self.kernel.as_mut();
+            let next = match request.chunk.filter(|&c| c < tokens.len()) {
+                None => {
+                    loaded
+                        .decoder
+                        .step(kernel, &controller, sinks, &mut control)?
+                        .0
+                }
+                Some(chunk) => {
+                    let chunk = chunk.max(2);
+                    let count = (tokens.len() / chunk).max(1);
+                    let start = controller.step % count * chunk;
+                    let part = tokens[start..(start + chunk).min(tokens.len())].to_vec();
+                    let decoder = Decoder::new(loaded.wanted.model.clone(), Arc::new(part))?;
+                    decoder.step(kernel, &controller, sinks, &mut control)?.0
+                }
+            };
+            controller = next;
+        }
+        Ok(controller)
     }
 
     fn serve_matrix(&self, loaded: &mut Loaded, windowed: bool) {

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Document, Selection, Session};
+use super::{Document, RegimeState, Selection, Session};
 use crate::{
     Error, Result,
+    aah::{AahConfig, Controller, Regime},
     attention::{HeadId, Window, WindowMap},
 };
 
@@ -22,6 +23,10 @@ pub enum Command {
     AllFull,
     /// All windows and sinks at once.
     SetMap(WindowMap),
+    /// A regime with its setting, before its first step; or none. Windows stay as they are.
+    SetRegime(Option<(Regime, Box<AahConfig>)>),
+    /// The regime's controller has taken steps: its windows become the map.
+    TakeSteps(Arc<Controller>),
     /// How many first keys every head keeps.
     SetSinks(usize),
     /// What is selected.
@@ -42,6 +47,9 @@ impl Session {
             Command::SetWindow { heads, window } => {
                 for head in heads {
                     self.windows.set(head, window);
+                    if let Some(regime) = &mut self.regime {
+                        regime.edited.insert(head);
+                    }
                 }
             }
             Command::AllFull => {
@@ -62,6 +70,27 @@ impl Session {
                 }
                 self.windows = map;
             }
+            Command::SetRegime(regime) => {
+                let spec = &self.model.spec;
+                let shape = (spec.n_layers, spec.n_heads);
+                self.regime = regime
+                    .map(|(regime, config)| RegimeState::new(regime, *config, shape.0, shape.1));
+            }
+            Command::TakeSteps(controller) => {
+                let (seq_len, sinks) = (self.seq_len(), self.windows.sinks);
+                if let Some(regime) = &mut self.regime {
+                    regime.controller = controller;
+                    regime.edited.clear();
+                    let map = regime.map(seq_len, sinks);
+                    let old = &self.windows;
+                    regime.moved = map
+                        .iter()
+                        .filter(|(h, w)| old.get(*h).size(seq_len) != w.size(seq_len))
+                        .map(|(head, _)| head)
+                        .collect();
+                    self.windows = map;
+                }
+            }
             Command::SetSinks(sinks) => self.windows.sinks = sinks,
             Command::Select(selection) => {
                 let query = self.selection.query;
@@ -74,6 +103,7 @@ impl Session {
                 let mut next = Self::new(document);
                 if Arc::ptr_eq(&next.model, &self.model) {
                     next.windows = self.windows.clone();
+                    next.regime = self.regime.take();
                     next.selection = Selection {
                         query: None,
                         ..self.selection.clone()

@@ -3,6 +3,8 @@
 //! Views read it and give back [`Command`]s; [`Session::apply`] is the only place where it changes.
 
 mod command;
+mod map_files;
+mod regime;
 mod report;
 mod source;
 mod windows_file;
@@ -10,6 +12,8 @@ mod windows_file;
 use std::{collections::BTreeSet, sync::Arc};
 
 pub use command::Command;
+pub use map_files::{PatternOptions, heat_map_csv, patterns_tsv, read_map};
+pub use regime::RegimeState;
 pub use report::{Analysis, Loss, Summary};
 pub use source::{read_text, sample, text_source};
 pub use windows_file::WindowsFile;
@@ -100,6 +104,8 @@ pub struct Session {
     pub windowed: Option<Arc<Windowed>>,
     /// What the sinks get, once measured.
     pub sinks: Option<Arc<SinkProfile>>,
+    /// The regime at work, if any.
+    pub regime: Option<RegimeState>,
 }
 
 impl std::ops::Deref for Session {
@@ -125,6 +131,7 @@ impl Session {
             baseline: None,
             windowed: None,
             sinks: None,
+            regime: None,
             document,
         }
     }

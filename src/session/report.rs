@@ -119,12 +119,20 @@ pub struct Analysis {
     ear: Option<f64>,
     flops_ratio: f64,
     mass_coverage: Option<f64>,
-    /// Of regimes; none here.
+    /// Between chance (0) and the best assignment of the same windows (1).
     routing_quality: Option<f64>,
+    /// Heads at each window size.
+    histogram: Vec<Bin>,
     layers: Vec<LayerPart>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_loss: Option<TokenLoss>,
     timings_ms: BTreeMap<&'static str, f64>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Bin {
+    window: u32,
+    heads: usize,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -192,13 +200,17 @@ impl Analysis {
         let layers = (0..map.layers())
             .map(|layer| LayerPart {
                 acr: acr(map.layer(layer), session.seq_len()),
-                groups_per_level: None,
+                groups_per_level: session
+                    .regime
+                    .as_ref()
+                    .and_then(|r| r.controller.layers.get(layer)?.hierarchy.as_ref())
+                    .map(|h| h.counts()),
                 heads: (0..map.heads())
                     .map(|head| {
                         let id = HeadId { layer, head };
                         HeadPart {
                             window: map.get(id),
-                            group: None,
+                            group: session.group(id),
                             coverage: session.coverage(id),
                             entropy: windowed.map(|run| run.entropy_of(id)),
                             norm: windowed.map(|run| run.norm_of(id)),
@@ -236,7 +248,7 @@ impl Analysis {
                 },
             },
             windows: WindowsPart {
-                regime: None,
+                regime: session.regime.as_ref().map(|r| r.regime.name().to_owned()),
                 sinks: map.sinks,
                 map: (0..map.layers()).map(|l| map.layer(l).to_vec()).collect(),
             },
@@ -246,7 +258,12 @@ impl Analysis {
             ear: summary.ear,
             flops_ratio: summary.flops_ratio,
             mass_coverage: summary.mass_coverage,
-            routing_quality: None,
+            routing_quality: session.routing_quality(),
+            histogram: session
+                .histogram()
+                .into_iter()
+                .map(|(window, heads)| Bin { window, heads })
+                .collect(),
             layers,
             token_loss: with_tokens.then(|| TokenLoss {
                 full: full.map_or_else(Vec::new, |r| r.token_loss.clone()),
@@ -309,6 +326,18 @@ impl Analysis {
             "coverage   {} of full attention's mass\n",
             number(self.mass_coverage, 4)
         );
+        if let Some(regime) = &self.windows.regime {
+            out += &format!(
+                "regime     {regime}  routing quality {}\n",
+                number(self.routing_quality, 3)
+            );
+        }
+        let bins: Vec<String> = self
+            .histogram
+            .iter()
+            .map(|b| format!("{}: {}", b.window, b.heads))
+            .collect();
+        out += &format!("heads at   {}\n", bins.join("  "));
         for (name, ms) in &self.timings_ms {
             out += &format!("time       {name} {ms:.0} ms\n");
         }
