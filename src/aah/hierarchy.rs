@@ -216,6 +216,26 @@ impl Hierarchy {
             .collect()
     }
 
+    /// Heads of each group of a level, in the order in which the groups below hold them.
+    pub fn heads_of_in_order(&self, level: usize) -> Vec<Vec<usize>> {
+        let Some(own) = self.levels.get(level) else {
+            return Vec::new();
+        };
+        if level == 0 {
+            return own.groups.clone();
+        }
+        let below = self.heads_of_in_order(level - 1);
+        own.groups
+            .iter()
+            .map(|children| {
+                children
+                    .iter()
+                    .flat_map(|&c| below[c].iter().copied())
+                    .collect()
+            })
+            .collect()
+    }
+
     /// Where a level's grouping comes from, if it was clustered.
     pub fn origin(&self, level: usize) -> Option<Origin> {
         Some(self.levels.get(level)?.clustering.as_ref()?.origin)

@@ -163,7 +163,7 @@ impl HeadView {
 
     fn controls_ui(&mut self, ui: &mut egui::Ui, focus: HeadId) {
         ui.horizontal_wrapped(|ui| {
-            ui.strong(format!("attention {focus}"));
+            ui.strong(focus.to_string());
             ui.selectable_value(&mut self.of_windowed, false, "full")
                 .on_hover_text("weights of full attention; what the window hides is veiled");
             ui.selectable_value(&mut self.of_windowed, true, "windowed")

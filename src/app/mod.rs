@@ -3,11 +3,14 @@
 //! A view reads the session and gives back actions; it changes nothing itself. The app applies them after all
 //! views were drawn, and draws the same frame again where windows changed, so that a drag shows its coverage at once.
 
+mod acr_view;
 mod curves;
 mod head_view;
+mod hierarchy_view;
 mod loader;
 mod loss_view;
 pub mod offscreen;
+mod regime_panel;
 mod scale;
 mod status_bar;
 mod text_view;
@@ -22,14 +25,19 @@ pub use scale::WindowScale;
 
 use crate::{
     Result,
+    aah::{AahConfig, Regime},
     engine::{
-        Backend, Event, HeadMatrix, MatrixRequest, Progress, Wanted, Worker, gpu::GpuContext,
+        Backend, Event, HeadMatrix, MatrixRequest, Progress, StepRequest, Wanted, Worker,
+        gpu::GpuContext,
     },
     session::{Command, Session},
 };
+use acr_view::AcrView;
 use head_view::HeadView;
+use hierarchy_view::HierarchyView;
 use loader::{Loader, Opened};
 use loss_view::LossView;
+use regime_panel::RegimePanel;
 use text_view::TextView;
 use toasts::Toasts;
 use window_map::WindowMapView;
@@ -53,6 +61,30 @@ pub(crate) enum Action {
     Sample(usize),
     /// The text, edited in place.
     Edited(String),
+    /// A regime with its setting, or none; and how many steps it takes at once.
+    Regime(Option<(Regime, Box<AahConfig>)>, usize),
+    /// So many steps of the regime, on chunks of so many tokens if given.
+    Steps(usize, Option<usize>),
+}
+
+/// What stands in the middle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MainView {
+    /// The attention matrix of the selected head.
+    #[default]
+    Attention,
+    /// The regime's groups of heads.
+    Hierarchy,
+    /// ACR, coverage and the histogram of windows.
+    Acr,
+}
+
+/// What stands at the left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum SideView {
+    #[default]
+    Heads,
+    Regime,
 }
 
 /// How a program starts.
@@ -128,8 +160,16 @@ pub struct App {
     head_view: HeadView,
     loss_view: LossView,
     text_view: TextView,
+    hierarchy_view: HierarchyView,
+    acr_view: AcrView,
+    regime_panel: RegimePanel,
+    main_view: MainView,
+    side_view: SideView,
+    /// The latest steps asked for.
+    steps: Option<StepRequest>,
     /// What was last asked of the worker.
     asked: Option<Wanted>,
+    step_number: u64,
     /// The window's title.
     title: String,
     /// CPU time of the latest frames' user interface, smoothed, in ms.
@@ -161,7 +201,14 @@ impl App {
             head_view: HeadView::default(),
             loss_view: LossView::default(),
             text_view: TextView::default(),
+            hierarchy_view: HierarchyView::default(),
+            acr_view: AcrView::default(),
+            regime_panel: RegimePanel::default(),
+            main_view: MainView::default(),
+            side_view: SideView::default(),
+            steps: None,
             asked: None,
+            step_number: 0,
             title: String::new(),
             frame_ms: 0.0,
             frames_since_event: 0,
@@ -268,15 +315,42 @@ impl App {
             .resizable(true)
             .default_size((width * 0.27).clamp(220.0, 460.0))
             .size_range(150.0..=(width * 0.5).max(151.0))
-            .show(ui, |ui| self.window_map.show_ui(ui, session, actions));
+            .show(ui, |ui| {
+                ui.horizontal(|ui| {
+                    ui.selectable_value(&mut self.side_view, SideView::Heads, "heads");
+                    ui.selectable_value(&mut self.side_view, SideView::Regime, "regime")
+                        .on_hover_text("let a regime of the paper choose the windows");
+                });
+                match self.side_view {
+                    SideView::Heads => self.window_map.show_ui(ui, session, actions),
+                    SideView::Regime => self.regime_panel.show_ui(ui, session, actions),
+                }
+            });
         egui::Panel::right("head")
             .resizable(true)
             .default_size((width * 0.26).clamp(220.0, 420.0))
             .size_range(180.0..=(width * 0.45).max(181.0))
             .show(ui, |ui| curves::show_ui(ui, session, actions));
         egui::CentralPanel::default().show(ui, |ui| {
-            self.head_view
-                .show_ui(ui, session, &mut self.matrix, self.options.target, actions);
+            ui.horizontal(|ui| {
+                let view = &mut self.main_view;
+                ui.selectable_value(view, MainView::Attention, "attention");
+                ui.selectable_value(view, MainView::Hierarchy, "hierarchy")
+                    .on_hover_text("groups of heads that the regime found");
+                ui.selectable_value(view, MainView::Acr, "ACR")
+                    .on_hover_text("coverage in positions and mass, and the histogram of windows");
+            });
+            let target = self.options.target;
+            match self.main_view {
+                MainView::Attention => {
+                    self.head_view
+                        .show_ui(ui, session, &mut self.matrix, target, actions);
+                }
+                MainView::Hierarchy => {
+                    self.hierarchy_view.show_ui(ui, session, target, actions);
+                }
+                MainView::Acr => self.acr_view.show_ui(ui, session, actions),
+            }
         });
         self.toasts.show_ui(ui.ctx());
         if !ui.ctx().input(|i| i.raw.hovered_files.is_empty()) {
@@ -308,12 +382,54 @@ impl App {
             Action::BuiltInModel => self.loader.built_in_model(&self.session, context),
             Action::Open(path) => self.open(path),
             Action::Sample(index) => self.loader.sample(index, &self.session, context),
+            Action::Regime(regime, steps) => {
+                let is_some = regime.is_some();
+                if let Err(error) = self.session.apply(Command::SetRegime(regime)) {
+                    self.toasts.error(error.to_string());
+                }
+                self.steps = None;
+                if is_some {
+                    self.step(steps, None);
+                }
+            }
+            Action::Steps(steps, chunk) => self.step(steps, chunk),
             Action::Edited(text) => self.loader.text(
                 edited_name(&self.session.text_name),
                 text,
                 &self.session,
                 context,
             ),
+        }
+    }
+
+    /// Asks for steps of the regime from where it is.
+    fn step(&mut self, steps: usize, chunk: Option<usize>) {
+        if let Some(regime) = &self.session.regime {
+            self.step_number += 1;
+            self.steps = Some(StepRequest {
+                number: self.step_number,
+                controller: regime.controller.clone(),
+                steps,
+                chunk,
+            });
+        }
+    }
+
+    /// Chooses what stands in the middle.
+    pub fn show(&mut self, view: MainView) {
+        self.main_view = view;
+    }
+
+    /// Takes the first steps of the session's regime, if it has one that has not taken any.
+    pub fn start_regime(&mut self, steps: usize) {
+        if self
+            .session
+            .regime
+            .as_ref()
+            .is_some_and(|r| r.controller.step == 0)
+        {
+            self.step(steps, None);
+            self.side_view = SideView::Regime;
         }
     }
 
@@ -334,7 +450,14 @@ impl App {
                     self.toasts.error(message);
                 }
                 Event::Idle => self.activity = Activity::Idle,
-                Event::Baseline(_) | Event::Windowed(_) | Event::Sinks(..) | Event::Stepped(..) => {
+                Event::Baseline(_) | Event::Windowed(_) | Event::Sinks(..) => {}
+                Event::Stepped(number, controller) => {
+                    // Of a regime that was chosen since, or of none, nothing is taken.
+                    if self.steps.as_ref().is_some_and(|s| s.number == number)
+                        && let Err(error) = self.session.apply(Command::TakeSteps(controller))
+                    {
+                        self.toasts.error(error.to_string());
+                    }
                 }
             }
         }
@@ -374,13 +497,14 @@ impl App {
             tokens: self.session.tokens.clone(),
             windows: self.session.windows.clone(),
             matrix: self.matrix.wanted.clone(),
-            steps: None,
+            steps: self.steps.clone(),
         };
         let same = self.asked.as_ref().is_some_and(|asked| {
             Arc::ptr_eq(&asked.model, &wanted.model)
                 && Arc::ptr_eq(&asked.tokens, &wanted.tokens)
                 && asked.windows == wanted.windows
                 && asked.matrix == wanted.matrix
+                && asked.steps.as_ref().map(|s| s.number) == wanted.steps.as_ref().map(|s| s.number)
         });
         if !same {
             self.asked = Some(wanted.clone());

@@ -8,7 +8,7 @@ use std::{
 use egui_wgpu::ScreenDescriptor;
 use image::RgbaImage;
 
-use super::{App, Options};
+use super::{App, MainView, Options};
 use crate::{
     Error, Result,
     engine::{Backend, gpu::GpuContext},
@@ -28,6 +28,10 @@ pub struct Picture {
     pub scale: f32,
     /// Light or dark.
     pub theme: egui::Theme,
+    /// What stands in the middle.
+    pub view: MainView,
+    /// First steps of the session's regime, if it has one.
+    pub steps: usize,
 }
 
 impl Default for Picture {
@@ -36,6 +40,8 @@ impl Default for Picture {
             size: [1440.0, 900.0],
             scale: 1.0,
             theme: egui::Theme::Dark,
+            view: MainView::Attention,
+            steps: 3,
         }
     }
 }
@@ -71,6 +77,8 @@ pub fn draw(
         backend,
     };
     let mut app = App::new(&ctx, session, options)?;
+    app.show(picture.view);
+    app.start_regime(picture.steps);
     let mut renderer =
         egui_wgpu::Renderer::new(&gpu.device, FORMAT, egui_wgpu::RendererOptions::PREDICTABLE);
     let size = [

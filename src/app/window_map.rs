@@ -43,7 +43,7 @@ pub(super) struct WindowMapView {
 impl WindowMapView {
     pub fn show_ui(&mut self, ui: &mut egui::Ui, session: &Session, actions: &mut Vec<Action>) {
         ui.horizontal_wrapped(|ui| {
-            ui.strong("heads");
+            ui.label("colour");
             ui.selectable_value(&mut self.color_by, ColorBy::Window, "window")
                 .on_hover_text("colour: how many keys a head sees, on a log scale");
             ui.selectable_value(&mut self.color_by, ColorBy::Coverage, "coverage")

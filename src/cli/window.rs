@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use super::{RunArgs, choose_backend};
 use crate::{
     app::{
-        App, Options,
+        App, MainView, Options,
         offscreen::{self, Picture},
     },
     engine::{
@@ -31,9 +31,29 @@ pub(super) struct WindowArgs {
     /// Pixels a point of the picture
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     scale: f32,
+    /// What stands in the middle
+    #[arg(long, value_enum, default_value_t = ViewChoice::Attention)]
+    view: ViewChoice,
     /// Light or dark; the window follows the system if left out
     #[arg(long, value_enum)]
     theme: Option<ThemeChoice>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ViewChoice {
+    Attention,
+    Hierarchy,
+    Acr,
+}
+
+impl From<ViewChoice> for MainView {
+    fn from(choice: ViewChoice) -> Self {
+        match choice {
+            ViewChoice::Attention => Self::Attention,
+            ViewChoice::Hierarchy => Self::Hierarchy,
+            ViewChoice::Acr => Self::Acr,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -91,6 +111,8 @@ fn screenshot(args: &WindowArgs, session: Session, path: &Path) -> Result<(Sessi
             Some(ThemeChoice::Light) => egui::Theme::Light,
             _ => egui::Theme::Dark,
         },
+        view: args.view.into(),
+        steps: args.run.steps,
     };
     let context = args.run.context.map(|c| c as usize);
     let (image, session) = offscreen::draw(session, &gpu, backend.clone(), context, picture)?;
@@ -120,6 +142,7 @@ fn open_window(args: &WindowArgs, session: Session) -> Result<()> {
     };
     let choice = args.run.engine;
     let theme = args.theme;
+    let (view, steps) = (args.view, args.run.steps);
     let context = args.run.context.map(|c| c as usize);
     eframe::run_native(
         "headscope",
@@ -140,7 +163,10 @@ fn open_window(args: &WindowArgs, session: Session) -> Result<()> {
                 Some(ThemeChoice::Dark) => cc.egui_ctx.set_theme(egui::Theme::Dark),
                 None => {}
             }
-            Ok(Box::new(App::new(&cc.egui_ctx, session, options)?))
+            let mut app = App::new(&cc.egui_ctx, session, options)?;
+            app.show(view.into());
+            app.start_regime(steps);
+            Ok(Box::new(app))
         }),
     )
     .map_err(|e| {

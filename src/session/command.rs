@@ -19,6 +19,17 @@ pub enum Command {
         /// Their window.
         window: Window,
     },
+    /// A window for a group of the regime's hierarchy and all heads in it, at most its parent's where that holds.
+    SetGroupWindow {
+        /// Layer.
+        layer: usize,
+        /// Level, heads' groups first.
+        level: usize,
+        /// Group of that level.
+        group: usize,
+        /// The window wanted.
+        window: Window,
+    },
     /// All heads full; sinks stay.
     AllFull,
     /// All windows and sinks at once.
@@ -52,6 +63,20 @@ impl Session {
                     }
                 }
             }
+            Command::SetGroupWindow {
+                layer,
+                level,
+                group,
+                window,
+            } => {
+                if let Some(regime) = &mut self.regime {
+                    let (heads, window) = regime.set_group_window(layer, level, group, window);
+                    for head in heads {
+                        self.windows.set(head, window);
+                        regime.edited.insert(head);
+                    }
+                }
+            }
             Command::AllFull => {
                 let spec = &self.model.spec;
                 self.windows =
@@ -81,6 +106,7 @@ impl Session {
                 if let Some(regime) = &mut self.regime {
                     regime.controller = controller;
                     regime.edited.clear();
+                    regime.groups.clear();
                     let map = regime.map(seq_len, sinks);
                     let old = &self.windows;
                     regime.moved = map

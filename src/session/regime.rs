@@ -1,6 +1,9 @@
 //! [`RegimeState`]: a regime that is at work on the document, and the hand edits on top of it.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::Session;
 use crate::{
@@ -19,6 +22,8 @@ pub struct RegimeState {
     pub edited: BTreeSet<HeadId>,
     /// Heads whose windows the last step changed.
     pub moved: BTreeSet<HeadId>,
+    /// Windows of groups that were set by hand since, by layer, level and group.
+    pub groups: BTreeMap<(usize, usize, usize), Window>,
 }
 
 impl RegimeState {
@@ -29,7 +34,63 @@ impl RegimeState {
             controller: Arc::new(Controller::new(config, n_layers, n_heads)),
             edited: BTreeSet::new(),
             moved: BTreeSet::new(),
+            groups: BTreeMap::new(),
         }
+    }
+
+    /// The window of a group: set by hand, else as the controller chose it; full where it chose none.
+    pub fn group_window(&self, layer: usize, level: usize, group: usize) -> Window {
+        if let Some(window) = self.groups.get(&(layer, level, group)) {
+            return *window;
+        }
+        let chosen = || {
+            let control = self.controller.layers.get(layer)?;
+            let index = *control.choice.as_ref()?.bounded.get(level)?.get(group)?;
+            Window::last(*self.controller.config.windows.get(index)? as usize)
+        };
+        chosen().unwrap_or(Window::Full)
+    }
+
+    /// Sets the window of a group, of all groups below it, and gives its heads and the window that holds for them: under
+    /// the parent constraint at most the parent's.
+    pub fn set_group_window(
+        &mut self,
+        layer: usize,
+        level: usize,
+        group: usize,
+        window: Window,
+    ) -> (Vec<HeadId>, Window) {
+        let controller = self.controller.clone();
+        let Some(hierarchy) = controller
+            .layers
+            .get(layer)
+            .and_then(|c| c.hierarchy.as_ref())
+        else {
+            return (Vec::new(), window);
+        };
+        let mut window = window;
+        if controller.config.parent_constraint
+            && let Some(parent) = hierarchy.parent(level, group)
+        {
+            window = window.min(self.group_window(layer, level + 1, parent));
+        }
+        let mut members = vec![group];
+        for below in (0..=level).rev() {
+            for &member in &members {
+                self.groups.insert((layer, below, member), window);
+            }
+            members = members
+                .iter()
+                .filter_map(|&m| hierarchy.levels.get(below)?.groups.get(m))
+                .flatten()
+                .copied()
+                .collect();
+        }
+        let heads = members
+            .into_iter()
+            .map(|head| HeadId { layer, head })
+            .collect();
+        (heads, window)
     }
 
     /// The windows of the controller's last step, in a text of `seq_len` tokens.
