@@ -392,3 +392,167 @@ fn every_size_and_theme_is_drawn() {
         );
     }
 }
+
+/// Opens the combo box of this label and picks an entry.
+fn choose(harness: &mut Harness<'_, App>, label: &str, entry: &str) {
+    harness
+        .get_by_role_and_label(egui::accesskit::Role::ComboBox, label)
+        .click();
+    harness.step();
+    harness.step();
+    harness.get_by_label(entry).click();
+    harness.step();
+    harness.step();
+}
+
+#[test]
+fn a_regime_chooses_windows_and_its_groups_can_be_dragged() {
+    let mut harness = start();
+    harness.get_by_label("regime").click();
+    harness.step();
+    harness.step();
+    choose(&mut harness, "regime", "full-adaptive");
+    settle(&mut harness);
+    let session = harness.state().session();
+    let regime = session.regime.as_ref().unwrap();
+    assert_eq!(regime.regime.name(), "full-adaptive");
+    assert_eq!(regime.controller.step, 2);
+    assert!(!regime.moved.is_empty());
+    let summary = session.summary();
+    assert!(summary.acr < 1.0 && summary.is_current);
+    assert_ne!(summary.loss_windowed, summary.loss_full);
+
+    harness.get_by_label("step").click();
+    harness.step();
+    settle(&mut harness);
+    assert_eq!(
+        harness
+            .state()
+            .session()
+            .regime
+            .as_ref()
+            .unwrap()
+            .controller
+            .step,
+        3
+    );
+
+    // A parameter applies at once.
+    harness
+        .get_by_label("a child's window at most its parent's")
+        .click();
+    harness.step();
+    settle(&mut harness);
+    let config = &harness
+        .state()
+        .session()
+        .regime
+        .as_ref()
+        .unwrap()
+        .controller
+        .config;
+    assert!(!config.parent_constraint);
+
+    harness.get_by_label("hierarchy").click();
+    harness.step();
+    harness.step();
+    harness.render().unwrap();
+    let view = harness.get_by_label("hierarchy of layer 3").rect();
+    let before = harness.state().session().windows.layer(3).to_vec();
+    // Somewhere in the upper row of the tree there is a group: drag what is found there down.
+    let mut found = false;
+    for part in 1..30 {
+        let at = egui::pos2(
+            view.left() + view.width() * 0.6 * part as f32 / 30.0,
+            view.top() + view.height() * 0.38,
+        );
+        drag(&mut harness, at, vec2(0.0, 60.0));
+        press(&mut harness, at + vec2(0.0, 60.0), false, Modifiers::NONE);
+        if !harness
+            .state()
+            .session()
+            .regime
+            .as_ref()
+            .unwrap()
+            .edited
+            .is_empty()
+        {
+            found = true;
+            break;
+        }
+    }
+    assert!(found, "no group could be dragged");
+    assert_ne!(harness.state().session().windows.layer(3).to_vec(), before);
+    settle(&mut harness);
+    assert!(harness.state().session().is_current());
+
+    // The threshold re-clusters while it moves, and is the regime's when it is let go.
+    let slider = harness
+        .get_by_role_and_label(egui::accesskit::Role::Slider, "similarity threshold")
+        .rect();
+    let groups = |harness: &Harness<'_, App>| {
+        let session = harness.state().session();
+        let control = &session.regime.as_ref().unwrap().controller.layers[3];
+        control.hierarchy.as_ref().unwrap().counts()[0]
+    };
+    let few = groups(&harness);
+    let from = egui::pos2(slider.left() + slider.width() * 0.86, slider.center().y);
+    let end = egui::pos2(slider.right() - 1.0, slider.center().y);
+    drag(&mut harness, from, end - from);
+    assert_eq!(groups(&harness), few, "not before it is let go");
+    press(&mut harness, end, false, Modifiers::NONE);
+    settle(&mut harness);
+    let config = &harness
+        .state()
+        .session()
+        .regime
+        .as_ref()
+        .unwrap()
+        .controller
+        .config;
+    assert!(config.sim_threshold > 0.9, "{}", config.sim_threshold);
+    assert!(groups(&harness) > few);
+
+    harness.get_by_label("ACR").click();
+    harness.step();
+    harness.step();
+    harness.render().unwrap();
+    assert!(harness.query_by_label("ACR by layer and head").is_some());
+
+    choose(&mut harness, "regime", "none: by hand");
+    assert!(harness.state().session().regime.is_none());
+}
+
+#[test]
+fn maps_of_another_shape_are_refused_with_both_shapes() {
+    let mut harness = start();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("map.csv");
+    std::fs::write(
+        &path,
+        "layer_id,head_id,final_window_size\n0,0,16\n0,1,16\n",
+    )
+    .unwrap();
+    harness.state_mut().open(path.clone());
+    settle(&mut harness);
+    let messages = harness.state().messages();
+    let last = messages.last().unwrap();
+    assert!(
+        last.contains("1 layers of 2 heads") && last.contains("6 of 8"),
+        "{last}"
+    );
+    assert_eq!(harness.state().session().summary().acr, 1.0);
+
+    // One that fits becomes the map.
+    let mut csv = String::from("layer_id,head_id,final_window_size\n");
+    for layer in 0..6 {
+        for head in 0..8 {
+            csv += &format!("{layer},{head},{}\n", 8 << (head % 3));
+        }
+    }
+    std::fs::write(&path, csv).unwrap();
+    harness.state_mut().open(path);
+    settle(&mut harness);
+    let windows = &harness.state().session().windows;
+    assert_eq!(windows.get(HeadId { layer: 5, head: 2 }), Window::Last(32));
+}

@@ -90,7 +90,7 @@ impl AcrView {
         let (label, margin) = (26.0, 58.0);
         let cell = vec2(
             ((width - label - margin) / heads as f32).max(8.0),
-            (height / (layers + 1) as f32).clamp(15.0, 46.0),
+            (height / (layers + 1) as f32).clamp(9.0, 46.0),
         );
         let size = vec2(width, cell.y * (layers + 1) as f32);
         let (outer, response) = ui.allocate_exact_size(size, Sense::click());
@@ -201,6 +201,7 @@ fn histogram_ui(ui: &mut egui::Ui, session: &Session) {
         })
         .collect();
     let labels = names.clone();
+    let count = bins.len() as f64;
     Plot::new("histogram")
         .height(ui.available_height())
         .allow_zoom(false)
@@ -208,8 +209,6 @@ fn histogram_ui(ui: &mut egui::Ui, session: &Session) {
         .allow_scroll(false)
         .allow_boxed_zoom(false)
         .include_y(0.0)
-        .default_x_bounds(-0.6, bins.len() as f64 - 0.4)
-        .auto_bounds([false, true])
         .grid_color(theme::grid(ui.visuals()))
         .x_grid_spacer(move |_| {
             (0..labels.len())
@@ -232,6 +231,9 @@ fn histogram_ui(ui: &mut egui::Ui, session: &Session) {
         .y_axis_formatter(|mark, _| format!("{:.0} %", mark.value))
         .y_axis_min_width(38.0)
         .show(ui, |plot| {
+            // Set at every frame: a plot would keep the bounds of its first one.
+            plot.set_plot_bounds_x(-0.6..=count - 0.4);
+            plot.set_auto_bounds([false, true]);
             plot.bar_chart(BarChart::new("heads", bars).allow_hover(false));
         });
 }

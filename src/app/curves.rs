@@ -170,8 +170,6 @@ fn coverage_ui(
         .allow_boxed_zoom(false)
         .allow_double_click_reset(false)
         .sense(egui::Sense::click_and_drag())
-        .default_x_bounds(-0.3, f64::from(scale.top()) + 0.4)
-        .default_y_bounds(0.0, 104.0)
         .x_grid_spacer(grid_levels)
         .custom_x_axes(vec![level_axis(move |level| name_level(level, scale))])
         .grid_color(theme::grid(ui.visuals()))
@@ -184,6 +182,9 @@ fn coverage_ui(
             Some(format!("window {window}\ndrag to set it"))
         })
         .show(ui, |plot| {
+            // Set at every frame: a plot would keep the bounds of its first one, and another text has another top.
+            plot.set_plot_bounds_x(-0.3..=f64::from(scale.top()) + 0.4);
+            plot.set_plot_bounds_y(0.0..=104.0);
             for line in lines {
                 plot.line(line);
             }
@@ -259,9 +260,7 @@ fn profile_ui(
         .allow_drag(false)
         .allow_scroll(false)
         .allow_boxed_zoom(false)
-        .default_x_bounds(-0.6, f64::from(scale.top()) + 0.6)
         .include_y(0.0)
-        .auto_bounds([false, true])
         .x_grid_spacer(grid_levels)
         .custom_x_axes(vec![level_axis(move |octave| octave_name(octave, scale))])
         .grid_color(theme::grid(ui.visuals()))
@@ -273,6 +272,8 @@ fn profile_ui(
             Some(octave_range(position.x.round().max(0.0) as u32))
         })
         .show(ui, |plot| {
+            plot.set_plot_bounds_x(-0.6..=f64::from(scale.top()) + 0.6);
+            plot.set_auto_bounds([false, true]);
             for chart in charts {
                 plot.bar_chart(chart);
             }

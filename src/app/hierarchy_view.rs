@@ -522,14 +522,14 @@ fn hint_ui(ui: &mut egui::Ui, text: &str) {
 /// Tiles for all layers, as large as fit.
 fn tiles(count: usize, rect: Rect) -> Vec<Rect> {
     let count = count.max(1);
+    let side = |columns: usize| {
+        let rows = count.div_ceil(columns);
+        (rect.width() / columns as f32 / 1.5).min(rect.height() / rows as f32)
+    };
+    let empty = |columns: usize| count.div_ceil(columns) * columns - count;
+    // The largest tiles; of equal ones those that leave the fewest places empty.
     let columns = (1..=count)
-        .max_by(|&a, &b| {
-            let side = |columns: usize| {
-                let rows = count.div_ceil(columns);
-                (rect.width() / columns as f32 / 1.5).min(rect.height() / rows as f32)
-            };
-            side(a).total_cmp(&side(b))
-        })
+        .max_by(|&a, &b| side(a).total_cmp(&side(b)).then(empty(b).cmp(&empty(a))))
         .unwrap_or(1);
     let rows = count.div_ceil(columns);
     let size = vec2(rect.width() / columns as f32, rect.height() / rows as f32);
