@@ -537,6 +537,14 @@ impl Controller {
         }
     }
 
+    /// Gives a layer other weights; what it has found so far is forgotten.
+    pub fn set_weights(&mut self, layer: usize, weights: ControllerWeights) {
+        let n_heads = self.n_heads();
+        if let Some(control) = self.layers.get_mut(layer) {
+            *control = LayerControl::new(layer, n_heads, weights);
+        }
+    }
+
     /// Ends a step in which every layer was stepped.
     pub fn finish_step(&mut self) {
         self.step += 1;

@@ -9,9 +9,10 @@ use crate::{
         ablation::WindowAblation,
         clustering::Metric,
         controller::{InputMode, Pairwise},
+        diagnostics,
         hierarchy::GroupFeatureMode,
     },
-    session::Session,
+    session::{RegimeState, Session},
 };
 
 /// Steps taken at once after a change: one to fill the statistics, one to choose.
@@ -170,6 +171,7 @@ impl RegimePanel {
             state.moved.len(),
             state.edited.len()
         ));
+        diagnostics_ui(ui, session, state);
         let quality = session
             .routing_quality()
             .map_or_else(|| "–".to_owned(), |q| format!("{q:+.3}"));
@@ -177,6 +179,46 @@ impl RegimePanel {
             "coverage of this map between the mean over random orders of the same windows in each layer (0) and the \
              best order (1)",
         );
+    }
+}
+
+/// How sure the controller was, and how much it moved.
+fn diagnostics_ui(ui: &mut egui::Ui, session: &Session, state: &RegimeState) {
+    let controller = &state.controller;
+    let mean = |values: Vec<f32>| {
+        (!values.is_empty()).then(|| values.iter().sum::<f32>() / values.len() as f32)
+    };
+    let shown = |value: Option<f32>| value.map_or_else(|| "–".to_owned(), |v| format!("{v:.3}"));
+    let churn = mean(
+        controller
+            .outcomes
+            .iter()
+            .filter_map(|o| o.group_change_rate)
+            .collect(),
+    );
+    let margins = controller.layers.iter().filter_map(|l| l.choice.as_ref());
+    let margin = mean(margins.filter_map(diagnostics::mean_margin).collect());
+    ui.label(format!("group change {}, margin {}", shown(churn), shown(margin))).on_hover_text(
+        "share of heads whose group changed in the last step; mean distance of the best logit from the second",
+    );
+    let (mut small, mut large) = (0, 0);
+    for outcome in &controller.outcomes {
+        let candidates: Vec<u32> = controller
+            .config
+            .windows
+            .iter()
+            .map(|w| (*w).min(session.seq_len() as u32))
+            .collect();
+        let (at_small, at_large) = diagnostics::collapsed(&outcome.windows, &candidates);
+        small += usize::from(at_small);
+        large += usize::from(at_large);
+    }
+    if small + large > 0 {
+        ui.colored_label(
+            theme::bad(ui.visuals()),
+            format!("collapsed: {small} layers at the smallest window, {large} at the largest"),
+        )
+        .on_hover_text("at least 98 % of the layer's heads have the same extreme window");
     }
 }
 

@@ -161,6 +161,20 @@ impl WindowMapView {
                 }),
             };
             paint_cell(&painter, rect, fill, window, scale.fraction(window));
+            if let Some(regime) = &session.regime {
+                let mark = if regime.edited.contains(&head) {
+                    Some(theme::bad(ui.visuals()))
+                } else if regime.moved.contains(&head) {
+                    Some(theme::accent(ui.visuals()))
+                } else {
+                    None
+                };
+                if let Some(color) = mark {
+                    let at = rect.right_top() + vec2(-5.0, 5.0);
+                    let edge = Stroke::new(1.0, ui.visuals().panel_fill);
+                    painter.circle(at, 3.5, color, edge);
+                }
+            }
             if session.selection.heads.contains(&head) {
                 let is_focus = head == session.selection.focus;
                 let color = theme::accent(ui.visuals());
@@ -443,6 +457,13 @@ fn cell_text(session: &Session, head: HeadId, window: Window, coverage: Option<f
         |c| format!("{:.1} %", c * 100.0),
     );
     let mut text = format!("{head}\nwindow: {keys}\ncoverage: {coverage}");
+    if let Some(regime) = &session.regime {
+        if regime.edited.contains(&head) {
+            text += "\nset by hand, on top of the regime";
+        } else if regime.moved.contains(&head) {
+            text += "\nmoved in the regime's last step";
+        }
+    }
     if let Some(windowed) = &session.windowed {
         text += &format!(
             "\nentropy: {:.2} nats\noutput norm: {:.3}",

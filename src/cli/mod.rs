@@ -14,7 +14,7 @@ use crate::{
     attention::{Window, WindowMap},
     engine::{Backend, gpu::GpuContext},
     model::{Model, SAMPLES, built_in},
-    session::{Command, Document, PatternOptions, Session, read_map, text_source},
+    session::{Command, Document, PatternOptions, Session, read_controller, read_map, text_source},
 };
 
 /// See, and reshape, how far back every attention head of a language model looks.
@@ -33,7 +33,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Subcommands {
     /// One run, full and windowed, as text, JSON or CSV
-    Analyze(analyze::AnalyzeArgs),
+    Analyze(Box<analyze::AnalyzeArgs>),
     /// Graphics adapters, limits, kernel self-tests, and what would be used
     Doctor,
 }
@@ -64,6 +64,9 @@ struct RunArgs {
     /// Seed of the regime's controller
     #[arg(long, value_name = "N", default_value_t = 0)]
     controller_seed: u64,
+    /// Weights of the regime's controller from a safetensors file, instead of from the seed
+    #[arg(long, value_name = "FILE", requires = "regime")]
+    controller: Option<PathBuf>,
     /// Candidate windows of the regime, ascending; if left out an eighth, a quarter, a half and all of the text
     #[arg(long, value_name = "W,W,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     candidates: Vec<u32>,
@@ -139,6 +142,10 @@ impl RunArgs {
             windows.dedup();
             let config = AahConfig::for_inspection(regime, windows, self.controller_seed);
             session.apply(Command::SetRegime(Some((regime, Box::new(config)))))?;
+            if let (Some(path), Some(state)) = (&self.controller, &mut session.regime) {
+                let controller = read_controller(path, (*state.controller).clone())?;
+                state.controller = Arc::new(controller);
+            }
         }
         Ok(session)
     }

@@ -133,6 +133,11 @@ impl WeightStore {
         self.entries.contains_key(name)
     }
 
+    /// The shape of a tensor; `None` where there is none of this name.
+    pub fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.entries.get(name).map(|e| e.shape.clone())
+    }
+
     /// One tensor in f32, `shape` checked before memory is taken.
     ///
     /// # Errors

@@ -42,7 +42,7 @@ impl TreeShape {
     }
 
     /// Moved by the corner of the rectangle it is drawn in.
-    fn from_corner(mut self, corner: Pos2) -> Self {
+    fn relative_to(mut self, corner: Pos2) -> Self {
         for (index, value) in self.from_to.iter_mut().enumerate() {
             *value -= if index % 2 == 0 { corner.x } else { corner.y };
         }
@@ -64,7 +64,7 @@ impl TreePaint {
         Self {
             shapes: shapes
                 .into_iter()
-                .map(|s| s.from_corner(rect.min))
+                .map(|s| s.relative_to(rect.min))
                 .collect(),
             size: rect.size().into(),
             target,

@@ -233,7 +233,7 @@ fn patterns_to_map(
     options: PatternOptions,
 ) -> Parsed<WindowMap> {
     let kv_heads = scores[0].len();
-    if kv_heads == 0 || heads % kv_heads != 0 {
+    if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
         return Err(format!(
             "it is for {} layers of {kv_heads} key/value heads, which cannot be shared by this model's {heads} heads",
             scores.len()

@@ -3,6 +3,7 @@
 //! Views read it and give back [`Command`]s; [`Session::apply`] is the only place where it changes.
 
 mod command;
+mod controller_file;
 mod map_files;
 mod regime;
 mod report;
@@ -12,6 +13,7 @@ mod windows_file;
 use std::{collections::BTreeSet, sync::Arc};
 
 pub use command::Command;
+pub use controller_file::read_controller;
 pub use map_files::{PatternOptions, heat_map_csv, patterns_tsv, read_map};
 pub use regime::RegimeState;
 pub use report::{Analysis, Loss, Summary};
