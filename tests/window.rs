@@ -279,6 +279,112 @@ fn analyze_prints_the_fields_of_the_design() {
 }
 
 #[test]
+fn regimes_choose_windows_and_maps_go_through_every_format() {
+    let _turn = turn();
+    let folder = tempfile::tempdir().unwrap();
+    let analyze = |more: &[&str]| -> serde_json::Value {
+        let mut arguments = vec![
+            "analyze",
+            "--context",
+            "160",
+            "--format",
+            "json",
+            "--engine",
+            "cpu",
+        ];
+        arguments.extend(more);
+        let output = run(&arguments, folder.path());
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let chosen = analyze(&[
+        "--regime",
+        "full-adaptive",
+        "--steps",
+        "3",
+        "--controller-seed",
+        "4",
+        "--save-windows",
+        "map.json",
+    ]);
+    assert_eq!(chosen["windows"]["regime"], "full-adaptive");
+    assert!(chosen["acr"].as_f64().unwrap() < 1.0);
+    assert!(
+        chosen["layers"][2]["groups_per_level"]
+            .as_array()
+            .unwrap()
+            .len()
+            > 1
+    );
+    assert!(chosen["layers"][2]["heads"][7]["group"].is_u64());
+    let bins = chosen["histogram"].as_array().unwrap();
+    assert_eq!(
+        bins.iter()
+            .map(|b| b["heads"].as_u64().unwrap())
+            .sum::<u64>(),
+        48
+    );
+    // The same seed again gives the same windows; another one others.
+    let again = analyze(&[
+        "--regime",
+        "full-adaptive",
+        "--steps",
+        "3",
+        "--controller-seed",
+        "4",
+    ]);
+    assert_eq!(again["windows"]["map"], chosen["windows"]["map"]);
+    assert_eq!(again["loss"], chosen["loss"]);
+    let other = analyze(&[
+        "--regime",
+        "full-adaptive",
+        "--steps",
+        "3",
+        "--controller-seed",
+        "5",
+    ]);
+    assert_ne!(other["windows"]["map"], chosen["windows"]["map"]);
+
+    // Saved and read back, the map gives the same loss, as JSON and as the paper's CSV.
+    let read = analyze(&["--windows", "map.json", "--save-windows", "map.csv"]);
+    assert_eq!(read["loss"], chosen["loss"]);
+    let csv = analyze(&["--windows", "map.csv"]);
+    assert_eq!(csv["loss"], chosen["loss"]);
+    // Head patterns keep only what is full.
+    let half = "1\t0\t1\t0\t1\t0\t1\t0\n".repeat(6);
+    std::fs::write(folder.path().join("heads.tsv"), half).unwrap();
+    let patterns = analyze(&["--windows", "heads.tsv", "--sinks", "2", "--recent", "16"]);
+    assert_eq!(patterns["windows"]["map"][3][0], serde_json::Value::Null);
+    assert_eq!(patterns["windows"]["map"][3][1], 16);
+    assert_eq!(patterns["windows"]["sinks"], 2);
+
+    for (arguments, message) in [
+        (
+            &["analyze", "--regime", "nothing"][..],
+            "there is no regime \"nothing\"",
+        ),
+        (&["analyze", "--windows", "heads.tsv"][..], "give --sinks"),
+        (
+            &[
+                "analyze",
+                "--regime",
+                "full-adaptive",
+                "--controller",
+                "map.json",
+            ][..],
+            "not a safetensors file",
+        ),
+    ] {
+        let output = run(arguments, folder.path());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            !output.status.success() && error.contains(message),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn failures_are_one_message_and_the_right_exit_code() {
     let _turn = turn();
     let folder = tempfile::tempdir().unwrap();

@@ -475,7 +475,16 @@ impl HierarchyView {
         if response.drag_stopped() {
             self.drag = None;
         }
-        if let Some(node) = response.hover_pos().and_then(at) {
+        // While a group is dragged its numbers are shown, wherever the pointer is.
+        let shown = match self.drag {
+            Some(drag) => detail
+                .groups
+                .get(drag.level)
+                .and_then(|row| row.get(drag.group))
+                .copied(),
+            None => response.hover_pos().and_then(at),
+        };
+        if let Some(node) = shown {
             let text = node_text(session, state, hierarchy, layer, &node);
             if response.dragged() {
                 response.show_tooltip_text(text);
