@@ -1,5 +1,7 @@
 //! The regime panel: choose a regime or control, set its parameters, take steps, and see what moved.
 
+use std::sync::Arc;
+
 use egui::RichText;
 
 use super::{Action, theme};
@@ -12,6 +14,7 @@ use crate::{
         diagnostics,
         hierarchy::GroupFeatureMode,
     },
+    attention::WindowMap,
     session::{RegimeState, Session},
 };
 
@@ -40,6 +43,36 @@ pub(super) struct RegimePanel {
     candidates: Candidates,
     steps: usize,
     chunk: usize,
+    quality: QualityCache,
+}
+
+/// The routing quality of the map it was last asked for: an assignment a layer is too much work for every frame.
+#[derive(Default)]
+struct QualityCache {
+    key: Option<(WindowMap, usize, usize)>,
+    quality: Option<f64>,
+}
+
+impl QualityCache {
+    fn get(&mut self, session: &Session) -> Option<f64> {
+        let baseline = session
+            .baseline
+            .as_ref()
+            .map_or(0, |b| Arc::as_ptr(b) as usize);
+        let sinks = session
+            .sinks
+            .as_ref()
+            .map_or(0, |s| Arc::as_ptr(s) as usize);
+        let is_known = self
+            .key
+            .as_ref()
+            .is_some_and(|(map, b, s)| *map == session.windows && *b == baseline && *s == sinks);
+        if !is_known {
+            self.key = Some((session.windows.clone(), baseline, sinks));
+            self.quality = session.routing_quality();
+        }
+        self.quality
+    }
 }
 
 impl Default for RegimePanel {
@@ -48,6 +81,7 @@ impl Default for RegimePanel {
             candidates: Candidates::default(),
             steps: 5,
             chunk: 256,
+            quality: QualityCache::default(),
         }
     }
 }
@@ -172,8 +206,9 @@ impl RegimePanel {
             state.edited.len()
         ));
         diagnostics_ui(ui, session, state);
-        let quality = session
-            .routing_quality()
+        let quality = self
+            .quality
+            .get(session)
             .map_or_else(|| "–".to_owned(), |q| format!("{q:+.3}"));
         ui.label(format!("routing quality {quality}")).on_hover_text(
             "coverage of this map between the mean over random orders of the same windows in each layer (0) and the \
