@@ -6,7 +6,7 @@ use candle_core::{Device, Storage, Tensor};
 
 use super::{
     attend::{Attended, AttentionKernel, AttentionShape, HeadJob, Qkv},
-    cpu::elementwise::{RopeTable, add_assign, add_bias, rms_norm, silu_mul},
+    cpu::elementwise::{RopeTable, activate, add_assign, add_bias, gate_mul, norm, rms_norm},
     loss::token_loss,
     run::{LayerTrace, Run, Trace, head_moments, head_statistics},
 };
@@ -14,7 +14,7 @@ use crate::{
     Error, Result,
     aah::Controller,
     attention::{HeadId, Window, WindowMap},
-    model::{Activation, BlockWeights, Linear, Model},
+    model::{BlockWeights, Linear, Model, Norm, Positions},
 };
 
 /// Whether a pass goes on.
@@ -33,7 +33,8 @@ pub type Control<'a> = &'a mut dyn FnMut(usize, usize) -> Flow;
 pub struct Decoder {
     model: Arc<Model>,
     tokens: Arc<Vec<u32>>,
-    rope: RopeTable,
+    /// `None` where positions are learned.
+    rope: Option<RopeTable>,
 }
 
 impl Decoder {
@@ -53,7 +54,18 @@ impl Decoder {
                 "token {id} is not in this model's vocabulary of {vocab_size}"
             )));
         }
-        let rope = RopeTable::new(&model.spec.rope, model.spec.head_dim, tokens.len());
+        let rope = match &model.spec.positions {
+            Positions::Rotary(rope) => {
+                Some(RopeTable::new(rope, model.spec.head_dim, tokens.len()))
+            }
+            Positions::Learned { rows, .. } if tokens.len() > *rows => {
+                return Err(Error::Text(format!(
+                    "the text has {} tokens, but this model has positions for {rows} only: use fewer (--context {rows})",
+                    tokens.len()
+                )));
+            }
+            Positions::Learned { .. } => None,
+        };
         Ok(Self {
             model,
             tokens,
@@ -186,7 +198,7 @@ impl Decoder {
             if control(layer, spec.n_layers) == Flow::Stop {
                 return Err(Error::Cancelled);
             }
-            let qkv = self.project(block, &hidden)?;
+            let qkv = self.project(block, &hidden, layer)?;
             let outcome = controller.choose_layer(layer, head_moments(&qkv), seq_len)?;
             let jobs: Vec<HeadJob> = outcome
                 .windows
@@ -221,7 +233,7 @@ impl Decoder {
 
     fn loss(&self, hidden: &[f32]) -> Result<Vec<f32>> {
         let weights = &self.model.weights;
-        let normed = rms_norm(hidden, &weights.final_norm, self.model.spec.norm_eps);
+        let normed = self.norm(hidden, &weights.final_norm);
         token_loss(&normed, &weights.head, &self.tokens[1..])
     }
 
@@ -235,7 +247,7 @@ impl Decoder {
             (Some(block), Some(layer)) => self.finish_block(block, layer)?,
             _ => Arc::new(self.embed()?),
         };
-        let normed = rms_norm(&hidden, &weights.final_norm, self.model.spec.norm_eps);
+        let normed = self.norm(&hidden, &weights.final_norm);
         let x = Tensor::from_vec(
             normed,
             (self.tokens.len(), self.model.spec.hidden),
@@ -244,10 +256,25 @@ impl Decoder {
         Ok(x.matmul(&weights.head.t()?)?.flatten_all()?.to_vec1()?)
     }
 
+    fn norm(&self, x: &[f32], weights: &Norm) -> Vec<f32> {
+        norm(x, self.model.spec.norm, weights, self.model.spec.norm_eps)
+    }
+
+    /// The norm where there is one, else the same numbers.
+    fn norm_or_copy(&self, x: &[f32], weights: Option<&Norm>) -> Vec<f32> {
+        weights.map_or_else(|| x.to_vec(), |weights| self.norm(x, weights))
+    }
+
     fn embed(&self) -> Result<Vec<f32>> {
         let ids = Tensor::from_slice(&self.tokens, self.tokens.len(), &Device::Cpu)?;
         let rows = self.model.weights.embedding.index_select(&ids, 0)?;
-        Ok(rows.flatten_all()?.to_vec1()?)
+        let mut hidden: Vec<f32> = rows.flatten_all()?.to_vec1()?;
+        if let (Some(positions), Positions::Learned { offset, .. }) =
+            (&self.model.weights.positions, &self.model.spec.positions)
+        {
+            add_assign(&mut hidden, &positions[offset * self.model.spec.hidden..]);
+        }
+        Ok(hidden)
     }
 
     fn attend_layer(
@@ -262,7 +289,7 @@ impl Decoder {
         let seq_len = self.tokens.len();
         let qkv = match before {
             Some((known, _)) => known.qkv.clone(),
-            None => self.project(block, hidden)?,
+            None => self.project(block, hidden, layer)?,
         };
         let jobs: Vec<HeadJob> = windows
             .layer(layer)
@@ -288,14 +315,21 @@ impl Decoder {
         })
     }
 
-    fn project(&self, block: &BlockWeights, hidden: &[f32]) -> Result<Qkv> {
+    fn project(&self, block: &BlockWeights, hidden: &[f32], layer: usize) -> Result<Qkv> {
         let spec = &self.model.spec;
-        let normed = self.rows(rms_norm(hidden, &block.attention_norm, spec.norm_eps))?;
+        let normed = self.rows(self.norm_or_copy(hidden, block.attention_norm.as_ref()))?;
         let mut q = linear(&block.query, &normed)?;
         let mut k = linear(&block.key, &normed)?;
         let v = linear(&block.value, &normed)?;
-        self.rope.apply(&mut q, spec.n_heads);
-        self.rope.apply(&mut k, spec.n_kv_heads);
+        if let Some(weights) = &block.qk_norm {
+            // Rows as wide as the weights: a head each, or all heads of a token.
+            q = rms_norm(&q, &weights.query, spec.norm_eps);
+            k = rms_norm(&k, &weights.key, spec.norm_eps);
+        }
+        if let Some(rope) = self.rope.as_ref().filter(|_| spec.rotates[layer]) {
+            rope.apply(&mut q, spec.n_heads);
+            rope.apply(&mut k, spec.n_kv_heads);
+        }
         Ok(Qkv {
             shape: AttentionShape {
                 seq_len: self.tokens.len(),
@@ -320,15 +354,24 @@ impl Decoder {
             &Device::Cpu,
         )?;
         let mut hidden = linear(&block.output, &heads)?;
-        add_assign(&mut hidden, &trace.input);
-        let normed = self.rows(rms_norm(&hidden, &block.mlp_norm, spec.norm_eps))?;
-        let mut gate = linear(&block.gate, &normed)?;
-        let up = linear(&block.up, &normed)?;
-        match spec.activation {
-            Activation::Silu => silu_mul(&mut gate, &up),
+        if let Some(weights) = &block.attention_post_norm {
+            hidden = self.norm(&hidden, weights);
         }
-        let gated = Tensor::from_vec(gate, (self.tokens.len(), spec.ffn_hidden), &Device::Cpu)?;
-        add_assign(&mut hidden, &linear(&block.down, &gated)?);
+        add_assign(&mut hidden, &trace.input);
+        // In a parallel block the feed-forward layer does not see what attention gave.
+        let read: &[f32] = if spec.parallel { &trace.input } else { &hidden };
+        let normed = self.rows(self.norm_or_copy(read, block.mlp_norm.as_ref()))?;
+        let mut inner = linear(block.gate.as_ref().unwrap_or(&block.up), &normed)?;
+        match &block.gate {
+            Some(_) => gate_mul(&mut inner, &linear(&block.up, &normed)?, spec.activation),
+            None => activate(&mut inner, spec.activation),
+        }
+        let inner = Tensor::from_vec(inner, (self.tokens.len(), spec.ffn_hidden), &Device::Cpu)?;
+        let mut out = linear(&block.down, &inner)?;
+        if let Some(weights) = &block.mlp_post_norm {
+            out = self.norm(&out, weights);
+        }
+        add_assign(&mut hidden, &out);
         Ok(Arc::new(hidden))
     }
 

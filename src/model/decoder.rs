@@ -1,6 +1,6 @@
 //! [`DecoderWeights`]: a decoder's weights under the forward pass's own names, whatever the file calls them.
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 use super::{ModelSpec, WeightStore};
 use crate::Result;
@@ -15,6 +15,7 @@ pub struct Linear {
 }
 
 impl Linear {
+    /// From a file's layer of this name, `[out, in]`.
     pub(super) fn load(
         store: &WeightStore,
         name: &str,
@@ -28,13 +29,64 @@ impl Linear {
                 .transpose()?,
         })
     }
+
+    /// From numbers, `[out, in]` in row-major order.
+    pub(super) fn new(weight: Vec<f32>, input: usize, bias: Option<Vec<f32>>) -> Result<Self> {
+        let out = weight.len() / input.max(1);
+        Ok(Self {
+            weight: Tensor::from_vec(weight, (out, input), &Device::Cpu)?,
+            bias,
+        })
+    }
+
+    fn count(&self) -> usize {
+        self.weight.elem_count() + self.bias.as_ref().map_or(0, Vec::len)
+    }
 }
 
-/// One block: attention, then a gated feed-forward layer, each behind an RMSNorm.
+/// The numbers of a norm.
+#[derive(Clone, Debug)]
+pub struct Norm {
+    /// `[C]`.
+    pub weight: Vec<f32>,
+    /// `[C]`.
+    pub bias: Option<Vec<f32>>,
+}
+
+impl Norm {
+    pub(super) fn load(
+        store: &WeightStore,
+        name: &str,
+        width: usize,
+        has_bias: bool,
+    ) -> Result<Self> {
+        Ok(Self {
+            weight: store.values(&format!("{name}.weight"), &[width])?,
+            bias: has_bias
+                .then(|| store.values(&format!("{name}.bias"), &[width]))
+                .transpose()?,
+        })
+    }
+
+    fn count(&self) -> usize {
+        self.weight.len() + self.bias.as_ref().map_or(0, Vec::len)
+    }
+}
+
+/// A norm of queries and keys.
+#[derive(Debug)]
+pub struct QkNorm {
+    /// `[D]` for each head alone, or `[H D]` for all of them together.
+    pub query: Vec<f32>,
+    /// `[D]`, or `[Hkv D]`.
+    pub key: Vec<f32>,
+}
+
+/// One block: attention and a feed-forward layer, each with norms before or after it.
 #[derive(Debug)]
 pub struct BlockWeights {
-    /// `[C]`.
-    pub attention_norm: Vec<f32>,
+    /// Before attention.
+    pub attention_norm: Option<Norm>,
     /// C -> H D.
     pub query: Linear,
     /// C -> Hkv D.
@@ -43,14 +95,20 @@ pub struct BlockWeights {
     pub value: Linear,
     /// H D -> C.
     pub output: Linear,
-    /// `[C]`.
-    pub mlp_norm: Vec<f32>,
-    /// C -> F, through the activation.
-    pub gate: Linear,
-    /// C -> F.
+    /// Of queries and keys, before they turn.
+    pub qk_norm: Option<QkNorm>,
+    /// Of what attention gives, before it is added.
+    pub attention_post_norm: Option<Norm>,
+    /// Before the feed-forward layer.
+    pub mlp_norm: Option<Norm>,
+    /// C -> F, through the activation; `None` for a plain layer.
+    pub gate: Option<Linear>,
+    /// C -> F; through the activation in a plain layer.
     pub up: Linear,
     /// F -> C.
     pub down: Linear,
+    /// Of what the feed-forward layer gives, before it is added.
+    pub mlp_post_norm: Option<Norm>,
 }
 
 /// All weights of a decoder.
@@ -58,103 +116,52 @@ pub struct BlockWeights {
 pub struct DecoderWeights {
     /// Token embedding, `[V, C]`.
     pub embedding: Tensor,
+    /// Learned positions, `[rows, C]`.
+    pub positions: Option<Vec<f32>>,
     /// The blocks, first to last.
     pub blocks: Vec<BlockWeights>,
-    /// `[C]`.
-    pub final_norm: Vec<f32>,
+    /// Before the output projection.
+    pub final_norm: Norm,
     /// Output projection, `[V, C]`; the embedding itself where it is tied.
     pub head: Tensor,
     /// Number of parameters, tied ones counted once.
     pub parameters: u64,
 }
 
-/// Which linear layers have a bias.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Biases {
-    /// On query, key, value and output.
-    pub attention: bool,
-    /// On gate, up and down.
-    pub mlp: bool,
-}
-
 impl DecoderWeights {
-    /// Reads weights that are named the way Llama's are.
-    ///
-    /// # Errors
-    /// Names the first tensor that is missing or has the wrong shape.
-    pub fn load_llama(store: &WeightStore, spec: &ModelSpec, biases: Biases) -> Result<Self> {
-        let (c, f) = (spec.hidden, spec.ffn_hidden);
-        let q = spec.n_heads * spec.head_dim;
-        let kv = spec.n_kv_heads * spec.head_dim;
-        // Some files leave the prefix out.
-        let prefix = if store.contains("embed_tokens.weight") {
-            ""
-        } else {
-            "model."
-        };
-        let blocks = (0..spec.n_layers)
-            .map(|layer| {
-                let name = |part: &str| format!("{prefix}layers.{layer}.{part}");
-                let attention = |part: &str, shape| {
-                    Linear::load(
-                        store,
-                        &name(&format!("self_attn.{part}")),
-                        shape,
-                        biases.attention,
-                    )
-                };
-                let mlp = |part: &str, shape| {
-                    Linear::load(store, &name(&format!("mlp.{part}")), shape, biases.mlp)
-                };
-                let norm = |part: &str| store.values(&name(&format!("{part}.weight")), &[c]);
-                Ok(BlockWeights {
-                    attention_norm: norm("input_layernorm")?,
-                    query: attention("q_proj", (q, c))?,
-                    key: attention("k_proj", (kv, c))?,
-                    value: attention("v_proj", (kv, c))?,
-                    output: attention("o_proj", (c, q))?,
-                    mlp_norm: norm("post_attention_layernorm")?,
-                    gate: mlp("gate_proj", (f, c))?,
-                    up: mlp("up_proj", (f, c))?,
-                    down: mlp("down_proj", (c, f))?,
-                })
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let embedding = store.tensor(
-            &format!("{prefix}embed_tokens.weight"),
-            &[spec.vocab_size, c],
-        )?;
-        let head = if spec.tied_head {
-            embedding.clone()
-        } else {
-            store.tensor("lm_head.weight", &[spec.vocab_size, c])?
-        };
-        let mut weights = Self {
-            embedding,
-            blocks,
-            final_norm: store.values(&format!("{prefix}norm.weight"), &[c])?,
-            head,
-            parameters: 0,
-        };
-        weights.parameters = weights.count(spec.tied_head);
-        Ok(weights)
-    }
-
-    fn count(&self, tied_head: bool) -> u64 {
-        let linear = |l: &Linear| l.weight.elem_count() + l.bias.as_ref().map_or(0, Vec::len);
+    /// Counts the parameters of a decoder that is complete.
+    pub(super) fn counted(mut self, spec: &ModelSpec) -> Self {
         let blocks: usize = self
             .blocks
             .iter()
             .map(|b| {
-                let linears = [
-                    &b.query, &b.key, &b.value, &b.output, &b.gate, &b.up, &b.down,
+                let linears = [&b.query, &b.key, &b.value, &b.output, &b.up, &b.down];
+                let norms = [
+                    &b.attention_norm,
+                    &b.attention_post_norm,
+                    &b.mlp_norm,
+                    &b.mlp_post_norm,
                 ];
-                linears.into_iter().map(linear).sum::<usize>()
-                    + b.attention_norm.len()
-                    + b.mlp_norm.len()
+                linears
+                    .into_iter()
+                    .chain(&b.gate)
+                    .map(Linear::count)
+                    .sum::<usize>()
+                    + norms.into_iter().flatten().map(Norm::count).sum::<usize>()
+                    + b.qk_norm
+                        .as_ref()
+                        .map_or(0, |n| n.query.len() + n.key.len())
             })
             .sum();
-        let head = if tied_head { 0 } else { self.head.elem_count() };
-        (self.embedding.elem_count() + blocks + self.final_norm.len() + head) as u64
+        let head = if spec.tied_head {
+            0
+        } else {
+            self.head.elem_count()
+        };
+        let rest = self.embedding.elem_count()
+            + self.positions.as_ref().map_or(0, Vec::len)
+            + self.final_norm.count();
+        self.parameters = (rest + blocks + head) as u64;
+        self
     }
 }

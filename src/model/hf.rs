@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::{
-    Activation, Model, ModelSpec, RopeScaling, RopeSpec, Tokenizer, WeightStore,
-    decoder::{Biases, DecoderWeights},
+    Activation, Model, ModelSpec, NormKind, Positions, RopeScaling, RopeSpec, Tokenizer,
+    WeightStore,
+    architectures::{self, Family, Layout, QkNormWidth},
     weights::find_safetensors,
 };
 use crate::{Error, Result};
@@ -16,31 +17,54 @@ const MAX_LAYERS: usize = 1_000;
 const MAX_WIDTH: usize = 1 << 20;
 const MAX_CONFIG_BYTES: u64 = 4 << 20;
 
-/// `config.json` as Llama-style models write it; other keys are ignored.
+/// `config.json`: the keys that any supported architecture reads, under all their names. Others are ignored.
 #[derive(Debug, Deserialize)]
 struct Config {
     model_type: Option<String>,
     vocab_size: Option<usize>,
+    #[serde(alias = "n_embd")]
     hidden_size: Option<usize>,
+    #[serde(alias = "n_layer")]
     num_hidden_layers: Option<usize>,
+    #[serde(alias = "n_head")]
     num_attention_heads: Option<usize>,
     num_key_value_heads: Option<usize>,
     head_dim: Option<usize>,
+    #[serde(alias = "n_inner", alias = "ffn_dim")]
     intermediate_size: Option<usize>,
+    #[serde(alias = "n_positions")]
     max_position_embeddings: Option<usize>,
+    #[serde(
+        alias = "layer_norm_epsilon",
+        alias = "layer_norm_eps",
+        alias = "norm_epsilon"
+    )]
     rms_norm_eps: Option<f32>,
+    #[serde(alias = "activation_function")]
     hidden_act: Option<String>,
     rope_theta: Option<f64>,
+    partial_rotary_factor: Option<f64>,
+    rotary_pct: Option<f64>,
+    rotary_emb_base: Option<f64>,
     /// transformers 5.
     rope_parameters: Option<RopeParameters>,
     /// transformers 4.
     rope_scaling: Option<RopeParameters>,
-    #[serde(default)]
-    attention_bias: bool,
+    attention_bias: Option<bool>,
     #[serde(default)]
     mlp_bias: bool,
-    #[serde(default)]
-    tie_word_embeddings: bool,
+    use_bias: Option<bool>,
+    enable_bias: Option<bool>,
+    tie_word_embeddings: Option<bool>,
+    use_parallel_residual: Option<bool>,
+    do_layer_norm_before: Option<bool>,
+    word_embed_proj_dim: Option<usize>,
+    scale_attn_by_inverse_layer_idx: Option<bool>,
+    scale_attn_weights: Option<bool>,
+    sliding_window: Option<usize>,
+    use_sliding_window: Option<bool>,
+    /// 1 for layers that turn, 0 for others.
+    no_rope_layers: Option<Vec<u8>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -48,17 +72,22 @@ struct RopeParameters {
     #[serde(alias = "type")]
     rope_type: Option<String>,
     rope_theta: Option<f64>,
+    partial_rotary_factor: Option<f64>,
     factor: Option<f64>,
     low_freq_factor: Option<f64>,
     high_freq_factor: Option<f64>,
     original_max_position_embeddings: Option<f64>,
 }
 
-/// A spec, and which of its linear layers have biases.
+/// A spec, and how its weights lie in the file.
 pub(super) struct Mapped {
     pub spec: ModelSpec,
-    pub biases: Biases,
+    pub layout: Layout,
 }
+
+/// The architectures that are read, by their `model_type`.
+const SUPPORTED: &str =
+    "gpt2, gpt_neox, llama, mistral, olmo2, opt, phi3, qwen2, qwen3, smollm3, starcoder2";
 
 /// Opens a folder.
 pub(super) fn open(path: &Path) -> Result<Model> {
@@ -120,8 +149,8 @@ pub(super) fn assemble(
     store: &WeightStore,
     tokenizer: Tokenizer,
 ) -> Result<Model> {
-    let Mapped { spec, biases } = mapped;
-    let weights = DecoderWeights::load_llama(store, &spec, biases)?;
+    let Mapped { spec, layout } = mapped;
+    let weights = architectures::load(store, &spec, layout)?;
     Ok(Model {
         name,
         spec,
@@ -142,15 +171,126 @@ pub(super) fn map_config(text: &[u8], origin: &str) -> Result<Mapped> {
         .model_type
         .clone()
         .ok_or_else(|| refuse("has no model_type".to_owned()))?;
-    match architecture.as_str() {
-        "llama" => llama(config, architecture, &refuse),
-        other => Err(refuse(format!(
-            "model_type \"{other}\" is not supported yet; supported: llama"
-        ))),
-    }
+    let layout = layout(&architecture, &config, &refuse)?;
+    let spec = spec(&config, architecture, layout.family, &refuse)?;
+    Ok(Mapped { spec, layout })
 }
 
-fn llama(config: Config, architecture: String, refuse: &dyn Fn(String) -> Error) -> Result<Mapped> {
+/// How each architecture lays out its weights; what of it is not supported is named.
+fn layout(architecture: &str, config: &Config, refuse: &dyn Fn(String) -> Error) -> Result<Layout> {
+    let plain = Layout {
+        family: Family::Llama,
+        qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
+        qk_norm: None,
+        post_norms_only: false,
+        plain_mlp: None,
+    };
+    let attention_bias = config.attention_bias.unwrap_or(false);
+    let biased = Layout {
+        qkv_bias: true,
+        output_bias: true,
+        mlp_bias: true,
+        ..plain
+    };
+    let unsupported = |what: &str| {
+        Err(refuse(format!(
+            "{architecture} with {what} is not supported yet"
+        )))
+    };
+    // Only some of these models use the window that their configuration names.
+    let has_window = config.sliding_window.is_some() && config.use_sliding_window != Some(false);
+    if has_window
+        && matches!(
+            architecture,
+            "mistral" | "phi3" | "starcoder2" | "qwen2" | "qwen3"
+        )
+    {
+        return unsupported("a sliding window");
+    }
+    Ok(match architecture {
+        "llama" | "smollm3" | "mistral" => Layout {
+            qkv_bias: attention_bias,
+            output_bias: attention_bias,
+            mlp_bias: config.mlp_bias,
+            ..plain
+        },
+        "qwen2" => Layout {
+            qkv_bias: true,
+            ..plain
+        },
+        "qwen3" => Layout {
+            qkv_bias: attention_bias,
+            output_bias: attention_bias,
+            qk_norm: Some(QkNormWidth::Head),
+            ..plain
+        },
+        "olmo2" => Layout {
+            qkv_bias: attention_bias,
+            output_bias: attention_bias,
+            qk_norm: Some(QkNormWidth::All),
+            post_norms_only: true,
+            ..plain
+        },
+        "phi3" => Layout {
+            family: Family::Phi3,
+            ..plain
+        },
+        "starcoder2" => {
+            let has_bias = config.use_bias.unwrap_or(true);
+            Layout {
+                qkv_bias: has_bias,
+                output_bias: has_bias,
+                mlp_bias: has_bias,
+                plain_mlp: Some(("c_fc", "c_proj")),
+                ..plain
+            }
+        }
+        "gpt2" => {
+            if config.scale_attn_by_inverse_layer_idx == Some(true) {
+                return unsupported("scale_attn_by_inverse_layer_idx");
+            }
+            Layout {
+                family: Family::Gpt2,
+                ..biased
+            }
+        }
+        "gpt_neox" => Layout {
+            family: Family::GptNeox,
+            qkv_bias: config.attention_bias.unwrap_or(true),
+            ..biased
+        },
+        "opt" => {
+            if config.do_layer_norm_before == Some(false) {
+                return unsupported("norms after attention");
+            }
+            if config
+                .word_embed_proj_dim
+                .is_some_and(|d| Some(d) != config.hidden_size)
+            {
+                return unsupported("a projected embedding");
+            }
+            Layout {
+                family: Family::Opt,
+                qkv_bias: config.enable_bias.unwrap_or(true),
+                ..biased
+            }
+        }
+        other => {
+            return Err(refuse(format!(
+                "model_type \"{other}\" is not supported yet; supported: {SUPPORTED}"
+            )));
+        }
+    })
+}
+
+fn spec(
+    config: &Config,
+    architecture: String,
+    family: Family,
+    refuse: &dyn Fn(String) -> Error,
+) -> Result<ModelSpec> {
     let bounded = |name: &str, value: Option<usize>, most: usize| match value {
         None => Err(refuse(format!("has no {name}"))),
         Some(n) if n == 0 || n > most => Err(refuse(format!(
@@ -166,52 +306,118 @@ fn llama(config: Config, architecture: String, refuse: &dyn Fn(String) -> Error)
         n_heads,
     )?;
     let head_dim = bounded("head_dim", config.head_dim.or(Some(hidden / n_heads)), 1024)?;
-    if n_heads % n_kv_heads != 0 {
+    if !n_heads.is_multiple_of(n_kv_heads) {
         return Err(refuse(format!(
             "num_attention_heads ({n_heads}) is not a multiple of num_key_value_heads ({n_kv_heads})"
         )));
     }
-    if head_dim % 2 != 0 {
+    let n_layers = bounded("num_hidden_layers", config.num_hidden_layers, MAX_LAYERS)?;
+    let context = bounded(
+        "max_position_embeddings",
+        config.max_position_embeddings.or(Some(2048)),
+        1 << 30,
+    )?;
+    // The fused layouts split the residual stream evenly.
+    let is_fused = matches!(family, Family::Gpt2 | Family::GptNeox | Family::Opt);
+    if is_fused && (n_heads * head_dim != hidden || n_kv_heads != n_heads) {
         return Err(refuse(format!(
-            "head_dim is {head_dim}; rotary positions need an even one"
+            "{n_heads} heads of {head_dim} do not make up the hidden_size {hidden}"
         )));
     }
-    let activation = match config.hidden_act.as_deref() {
-        None | Some("silu" | "swish") => Activation::Silu,
-        Some(other) => {
-            return Err(refuse(format!(
-                "hidden_act \"{other}\" is not supported yet"
-            )));
+    let has_layer_norm = is_fused || architecture == "starcoder2";
+    let positions = match family {
+        Family::Gpt2 | Family::Opt => Positions::Learned {
+            // The rows of padding come first in OPT.
+            offset: if family == Family::Opt { 2 } else { 0 },
+            rows: context,
+        },
+        Family::Llama | Family::Phi3 | Family::GptNeox => {
+            Positions::Rotary(rope(config, head_dim, family, refuse)?)
         }
     };
-    let spec = ModelSpec {
-        architecture,
+    let rotates = match &config.no_rope_layers {
+        Some(layers) if architecture == "smollm3" => {
+            if layers.len() != n_layers {
+                return Err(refuse(format!(
+                    "no_rope_layers has {} entries for {n_layers} layers",
+                    layers.len()
+                )));
+            }
+            layers.iter().map(|&l| l != 0).collect()
+        }
+        _ => vec![true; n_layers],
+    };
+    let activation = activation(config.hidden_act.as_deref(), family, refuse)?;
+    let is_unscaled = family == Family::Gpt2 && config.scale_attn_weights == Some(false);
+    let is_tied_by_default = matches!(family, Family::Gpt2 | Family::Opt)
+        || matches!(architecture.as_str(), "smollm3" | "starcoder2");
+    Ok(ModelSpec {
         vocab_size: bounded("vocab_size", config.vocab_size, 1 << 24)?,
         hidden,
-        n_layers: bounded("num_hidden_layers", config.num_hidden_layers, MAX_LAYERS)?,
+        n_layers,
         n_heads,
         n_kv_heads,
         head_dim,
-        ffn_hidden: bounded("intermediate_size", config.intermediate_size, MAX_WIDTH)?,
-        context: bounded(
-            "max_position_embeddings",
-            config.max_position_embeddings.or(Some(2048)),
-            1 << 30,
+        ffn_hidden: bounded(
+            "intermediate_size",
+            config
+                .intermediate_size
+                .or((family == Family::Gpt2).then_some(4 * hidden)),
+            MAX_WIDTH,
         )?,
-        norm_eps: config.rms_norm_eps.unwrap_or(1e-6),
-        rope: rope(&config, refuse)?,
+        context,
+        norm: if has_layer_norm {
+            NormKind::Layer
+        } else {
+            NormKind::Rms
+        },
+        norm_eps: config
+            .rms_norm_eps
+            .unwrap_or(if has_layer_norm { 1e-5 } else { 1e-6 }),
+        positions,
+        rotates,
         activation,
-        attention_scale: 1.0 / (head_dim as f32).sqrt(),
-        tied_head: config.tie_word_embeddings,
-    };
-    let biases = Biases {
-        attention: config.attention_bias,
-        mlp: config.mlp_bias,
-    };
-    Ok(Mapped { spec, biases })
+        parallel: family == Family::GptNeox && config.use_parallel_residual.unwrap_or(true),
+        attention_scale: if is_unscaled {
+            1.0
+        } else {
+            1.0 / (head_dim as f32).sqrt()
+        },
+        tied_head: config.tie_word_embeddings.unwrap_or(is_tied_by_default),
+        architecture,
+    })
 }
 
-fn rope(config: &Config, refuse: &dyn Fn(String) -> Error) -> Result<RopeSpec> {
+fn activation(
+    name: Option<&str>,
+    family: Family,
+    refuse: &dyn Fn(String) -> Error,
+) -> Result<Activation> {
+    Ok(match name {
+        None => match family {
+            Family::Gpt2 => Activation::GeluTanh,
+            Family::GptNeox => Activation::Gelu,
+            Family::Opt => Activation::Relu,
+            Family::Llama | Family::Phi3 => Activation::Silu,
+        },
+        Some("silu" | "swish") => Activation::Silu,
+        Some("gelu") => Activation::Gelu,
+        Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_fast") => Activation::GeluTanh,
+        Some("relu") => Activation::Relu,
+        Some(other) => {
+            return Err(refuse(format!(
+                "the activation \"{other}\" is not supported yet"
+            )));
+        }
+    })
+}
+
+fn rope(
+    config: &Config,
+    head_dim: usize,
+    family: Family,
+    refuse: &dyn Fn(String) -> Error,
+) -> Result<RopeSpec> {
     let parameters = config
         .rope_parameters
         .as_ref()
@@ -219,6 +425,7 @@ fn rope(config: &Config, refuse: &dyn Fn(String) -> Error) -> Result<RopeSpec> {
     let theta = parameters
         .and_then(|p| p.rope_theta)
         .or(config.rope_theta)
+        .or(config.rotary_emb_base)
         .unwrap_or(10_000.0);
     let need = |name: &str, value: Option<f64>| match value {
         Some(v) if v.is_finite() && v > 0.0 => Ok(v),
@@ -228,6 +435,22 @@ fn rope(config: &Config, refuse: &dyn Fn(String) -> Error) -> Result<RopeSpec> {
         None => Err(refuse(format!("the rotary scaling has no {name}"))),
     };
     need("theta", Some(theta))?;
+    let share = parameters
+        .and_then(|p| p.partial_rotary_factor)
+        .or(config.partial_rotary_factor)
+        .or(config.rotary_pct)
+        .unwrap_or(if family == Family::GptNeox { 0.25 } else { 1.0 });
+    if !(0.0..=1.0).contains(&share) {
+        return Err(refuse(format!(
+            "the rotary share of a head is {share}; it must be from 0 to 1"
+        )));
+    }
+    let rotary_dim = (head_dim as f64 * share) as usize;
+    if rotary_dim.next_multiple_of(2) > head_dim {
+        return Err(refuse(format!(
+            "rotary positions turn pairs of dimensions, but a head has {head_dim}"
+        )));
+    }
     let kind = parameters.and_then(|p| p.rope_type.as_deref());
     let scaling = match (kind, parameters) {
         (None | Some("default"), _) | (_, None) => RopeScaling::Default,
@@ -249,7 +472,11 @@ fn rope(config: &Config, refuse: &dyn Fn(String) -> Error) -> Result<RopeSpec> {
             )));
         }
     };
-    Ok(RopeSpec { theta, scaling })
+    Ok(RopeSpec {
+        rotary_dim,
+        theta,
+        scaling,
+    })
 }
 
 #[cfg(test)]

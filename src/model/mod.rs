@@ -3,6 +3,7 @@
 //! An architecture is a *mapping* from a file's configuration and tensor names to the spec and the weights; the
 //! forward pass in [`crate::engine`] is one for all.
 
+mod architectures;
 mod decoder;
 mod embedded;
 mod hf;
@@ -12,9 +13,9 @@ mod weights;
 
 use std::{path::Path, sync::Arc};
 
-pub use decoder::{BlockWeights, DecoderWeights, Linear};
+pub use decoder::{BlockWeights, DecoderWeights, Linear, Norm, QkNorm};
 pub use embedded::{SAMPLES, Sample, built_in};
-pub use spec::{Activation, ModelSpec, RopeScaling, RopeSpec};
+pub use spec::{Activation, ModelSpec, NormKind, Positions, RopeScaling, RopeSpec};
 pub use tokenizer::{Cluster, TokenizedText, Tokenizer, visible};
 pub use weights::WeightStore;
 

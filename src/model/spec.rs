@@ -21,21 +21,52 @@ pub struct ModelSpec {
     pub ffn_hidden: usize,
     /// Tokens that the model was made for.
     pub context: usize,
-    /// Added to the mean square inside RMSNorm.
+    /// Which norm.
+    pub norm: NormKind,
+    /// Added to the mean square, or to the variance, inside a norm.
     pub norm_eps: f32,
-    /// Rotary positions.
-    pub rope: RopeSpec,
-    /// Activation of the gated feed-forward layer.
+    /// How positions enter.
+    pub positions: Positions,
+    /// Whether each layer turns its queries and keys; of use with rotary positions only.
+    pub rotates: Vec<bool>,
+    /// Activation of the feed-forward layer.
     pub activation: Activation,
+    /// Attention and feed-forward layer read the same residual stream, and are added together.
+    pub parallel: bool,
     /// Factor of the attention scores.
     pub attention_scale: f32,
     /// The output projection is the token embedding.
     pub tied_head: bool,
 }
 
-/// Rotary position embedding of the half-split kind: dimension `i` turns with `i + D/2`.
+/// A norm before a linear layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// `x / sqrt(mean(x²) + eps) w`.
+    Rms,
+    /// `(x - mean) / sqrt(variance + eps) w + b`.
+    Layer,
+}
+
+/// How positions enter a model.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Positions {
+    /// Queries and keys are turned.
+    Rotary(RopeSpec),
+    /// A vector for each position is added to the embedding; position `t` has row `t + offset`.
+    Learned {
+        /// Rows before that of the first position.
+        offset: usize,
+        /// Positions that there are rows for.
+        rows: usize,
+    },
+}
+
+/// Rotary position embedding of the half-split kind: dimension `i` turns with `i + rotary_dim / 2`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {
+    /// Dimensions of a head that turn, the first ones; the others stay.
+    pub rotary_dim: usize,
     /// Base of the wavelengths.
     pub theta: f64,
     /// How frequencies are changed for long texts.
@@ -66,11 +97,12 @@ pub enum RopeScaling {
 }
 
 impl RopeSpec {
-    /// Angle per position of each pair of dimensions, `[D / 2]`.
-    pub fn frequencies(&self, head_dim: usize) -> Vec<f64> {
-        (0..head_dim / 2)
+    /// Angle per position of each pair of dimensions, `[rotary_dim / 2]`, rounded up: of an odd number one more
+    /// dimension turns, as in the models' own code.
+    pub fn frequencies(&self) -> Vec<f64> {
+        (0..self.rotary_dim.div_ceil(2))
             .map(|i| {
-                let frequency = self.theta.powf(-(2.0 * i as f64) / head_dim as f64);
+                let frequency = self.theta.powf(-(2.0 * i as f64) / self.rotary_dim as f64);
                 self.scaling.apply(frequency)
             })
             .collect()
@@ -108,4 +140,10 @@ impl RopeScaling {
 pub enum Activation {
     /// `x * sigmoid(x)`.
     Silu,
+    /// `x Φ(x)`, exactly.
+    Gelu,
+    /// The same by a hyperbolic tangent.
+    GeluTanh,
+    /// `max(x, 0)`.
+    Relu,
 }

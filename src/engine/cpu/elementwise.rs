@@ -3,7 +3,10 @@
 use rayon::prelude::*;
 
 use super::simd::{LANES, Lane, dispatch, exp_lane};
-use crate::model::RopeSpec;
+use crate::{
+    aah::network::gelu,
+    model::{Activation, Norm, NormKind, RopeSpec},
+};
 
 /// Elements that are worth a task of their own.
 const MIN_ELEMENTS: usize = 16 * 1024;
@@ -12,7 +15,15 @@ fn rows_per_task(width: usize) -> usize {
     MIN_ELEMENTS.div_ceil(width.max(1))
 }
 
-/// RMSNorm of every row of `x` (`[T, C]`): `x / sqrt(mean(x²) + eps) * weight`.
+/// A norm of every row of `x` (`[T, C]`).
+pub fn norm(x: &[f32], kind: NormKind, norm: &Norm, eps: f32) -> Vec<f32> {
+    match kind {
+        NormKind::Rms => rms_norm(x, &norm.weight, eps),
+        NormKind::Layer => layer_norm(x, norm, eps),
+    }
+}
+
+/// RMSNorm of every row of `x` (`[n, weight.len()]`): `x / sqrt(mean(x²) + eps) * weight`.
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     let width = weight.len();
     let mut out = vec![0.0; x.len()];
@@ -24,6 +35,32 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
             let scale = 1.0 / (square / width as f32 + eps).sqrt();
             for ((out, value), weight) in out.iter_mut().zip(row).zip(weight) {
                 *out = value * scale * weight;
+            }
+        });
+    out
+}
+
+/// LayerNorm of every row of `x`: `(x - mean) / sqrt(variance + eps) * weight + bias`.
+fn layer_norm(x: &[f32], norm: &Norm, eps: f32) -> Vec<f32> {
+    let width = norm.weight.len();
+    let mut out = vec![0.0; x.len()];
+    out.par_chunks_mut(width)
+        .zip(x.par_chunks(width))
+        .with_min_len(rows_per_task(width))
+        .for_each(|(out, row)| {
+            let sum: f64 = row.iter().map(|&v| f64::from(v)).sum();
+            let mean = (sum / width as f64) as f32;
+            for (out, value) in out.iter_mut().zip(row) {
+                *out = value - mean;
+            }
+            let scale = 1.0 / (sum_of_squares(out) / width as f32 + eps).sqrt();
+            for (out, weight) in out.iter_mut().zip(&norm.weight) {
+                *out *= scale * weight;
+            }
+            if let Some(bias) = &norm.bias {
+                for (out, bias) in out.iter_mut().zip(bias) {
+                    *out += bias;
+                }
             }
         });
     out
@@ -93,6 +130,41 @@ fn silu_mul_body<const FMA: bool>(gate: &mut [f32], up: &[f32]) {
 
 dispatch!(silu_mul_part, silu_mul_body, (gate: &mut [f32], up: &[f32]));
 
+/// `x = activation(x)`, elementwise.
+pub fn activate(x: &mut [f32], activation: Activation) {
+    let all: fn(&mut [f32]) = match activation {
+        Activation::Silu => |x| {
+            let ones = vec![1.0; x.len()];
+            silu_mul_part(x, &ones);
+        },
+        Activation::Gelu => |x| x.iter_mut().for_each(|v| *v = gelu(*v)),
+        Activation::GeluTanh => |x| x.iter_mut().for_each(|v| *v = gelu_tanh(*v)),
+        Activation::Relu => |x| x.iter_mut().for_each(|v| *v = v.max(0.0)),
+    };
+    x.par_chunks_mut(MIN_ELEMENTS).for_each(all);
+}
+
+/// The GELU as most models compute it: `x/2 (1 + tanh(sqrt(2/π) (x + 0.044715 x³)))`.
+fn gelu_tanh(x: f32) -> f32 {
+    const SCALE: f32 = 0.797_884_6;
+    0.5 * x * (1.0 + (SCALE * (x + 0.044_715 * x * x * x)).tanh())
+}
+
+/// `gate = activation(gate) * up`, elementwise.
+pub fn gate_mul(gate: &mut [f32], up: &[f32], activation: Activation) {
+    if activation == Activation::Silu {
+        return silu_mul(gate, up);
+    }
+    activate(gate, activation);
+    gate.par_chunks_mut(MIN_ELEMENTS)
+        .zip(up.par_chunks(MIN_ELEMENTS))
+        .for_each(|(gate, up)| {
+            for (gate, up) in gate.iter_mut().zip(up) {
+                *gate *= up;
+            }
+        });
+}
+
 /// `gate = silu(gate) * up`, elementwise.
 pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
     gate.par_chunks_mut(MIN_ELEMENTS)
@@ -154,7 +226,9 @@ pub fn row_max(row: &[f32]) -> f32 {
 #[derive(Debug, Default)]
 pub struct RopeTable {
     half: usize,
-    /// `[T, D / 2]` pairs.
+    /// Width of a head, of which the first `2 half` dimensions turn.
+    head_dim: usize,
+    /// `[T, half]`.
     cos: Vec<f32>,
     sin: Vec<f32>,
 }
@@ -162,9 +236,10 @@ pub struct RopeTable {
 impl RopeTable {
     /// For positions `0..seq_len` and heads of width `head_dim`.
     pub fn new(spec: &RopeSpec, head_dim: usize, seq_len: usize) -> Self {
-        let frequencies = spec.frequencies(head_dim);
+        let frequencies = spec.frequencies();
         let mut table = Self {
-            half: head_dim / 2,
+            half: frequencies.len(),
+            head_dim,
             cos: Vec::with_capacity(seq_len * frequencies.len()),
             sin: Vec::with_capacity(seq_len * frequencies.len()),
         };
@@ -179,18 +254,21 @@ impl RopeTable {
         table
     }
 
-    /// Turns every head of `x` (`[T, n_heads, D]`) by its position: dimension `i` with `i + D/2`.
+    /// Turns every head of `x` (`[T, n_heads, D]`) by its position: dimension `i` with `i + half`.
     pub fn apply(&self, x: &mut [f32], n_heads: usize) {
         let half = self.half;
-        let width = n_heads * half * 2;
+        if half == 0 {
+            return;
+        }
+        let width = n_heads * self.head_dim;
         x.par_chunks_mut(width)
             .enumerate()
             .with_min_len(rows_per_task(width))
             .for_each(|(t, row)| {
                 let cos = &self.cos[t * half..(t + 1) * half];
                 let sin = &self.sin[t * half..(t + 1) * half];
-                for head in row.chunks_exact_mut(half * 2) {
-                    let (low, high) = head.split_at_mut(half);
+                for head in row.chunks_exact_mut(self.head_dim) {
+                    let (low, high) = head[..2 * half].split_at_mut(half);
                     for i in 0..half {
                         let (a, b) = (low[i], high[i]);
                         low[i] = a * cos[i] - b * sin[i];
