@@ -55,14 +55,14 @@ fn attention(c: &mut Criterion) {
         Window::Last(1024),
         Window::Last(512),
     ] {
-        let jobs: Vec<HeadJob> = (0..HEADS).map(|head| HeadJob { head, window }).collect();
+        let jobs: Vec<HeadJob> = (0..HEADS).map(|head| HeadJob::new(head, window)).collect();
         group.bench_function(BenchmarkId::from_parameter(window), |b| {
             b.iter(|| attend(&qkv, &jobs, 0, &mut attended));
         });
     }
     let full = vec![Window::Full; HEADS];
     group.bench_function("distance profile", |b| {
-        b.iter(|| distance_masses(&qkv, &full, 0, &attended.lse, SEQ_LEN));
+        b.iter(|| distance_masses(&qkv, &full, Window::Full, 0, &attended.lse, SEQ_LEN));
     });
     group.finish();
 }

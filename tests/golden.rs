@@ -86,7 +86,7 @@ fn windowed_attention_equals_the_golden_numbers() {
         let jobs: Vec<HeadJob> = windows
             .iter()
             .enumerate()
-            .map(|(head, &window)| HeadJob { head, window })
+            .map(|(head, &window)| HeadJob::new(head, window))
             .collect();
 
         for (name, kernel, tolerance) in &mut kernels() {
@@ -112,16 +112,13 @@ fn windowed_attention_equals_the_golden_numbers() {
         // The profile is that of full attention; so is the mass that a window covers.
         let mut full = Attended::zeros(&shape);
         let full_jobs: Vec<HeadJob> = (0..h)
-            .map(|head| HeadJob {
-                head,
-                window: Window::Full,
-            })
+            .map(|head| HeadJob::new(head, Window::Full))
             .collect();
         kernels()[0]
             .1
             .attend(&qkv, &full_jobs, 0, &mut full)
             .unwrap();
-        let masses = distance_masses(&qkv, &vec![Window::Full; h], 0, &full.lse, t);
+        let masses = distance_masses(&qkv, &vec![Window::Full; h], Window::Full, 0, &full.lse, t);
         close(
             &masses,
             &tensor("distance_profile"),
@@ -199,10 +196,7 @@ fn kernels_equal_the_f64_reference() {
         for w in [1, 2, 3, 15, 16, 17, t / 2 + 1, t, t + 9] {
             // Every head another window, the first of them w.
             let jobs: Vec<HeadJob> = (0..h)
-                .map(|head| HeadJob {
-                    head,
-                    window: Window::last((w + head * 5).max(1)).unwrap(),
-                })
+                .map(|head| HeadJob::new(head, Window::last((w + head * 5).max(1)).unwrap()))
                 .collect();
             let want: Vec<_> = jobs
                 .iter()
@@ -253,8 +247,8 @@ fn kernels_equal_the_f64_reference() {
             let mut got = Attended::zeros(&shape);
             kernels()[0].1.attend(&qkv, &jobs, sinks, &mut got).unwrap();
             let windows: Vec<Window> = jobs.iter().map(|j| j.window).collect();
-            let masses = distance_masses(&qkv, &windows, sinks, &got.lse, t);
-            let to_sinks = distance_masses(&qkv, &windows, sinks, &got.lse, sinks);
+            let masses = distance_masses(&qkv, &windows, Window::Full, sinks, &got.lse, t);
+            let to_sinks = distance_masses(&qkv, &windows, Window::Full, sinks, &got.lse, sinks);
             for (head, want) in want.iter().enumerate() {
                 let mut all = want.distance_profile();
                 close(
@@ -299,14 +293,8 @@ fn blocks_outside_the_windows_are_not_visited() {
         v: Arc::new(noise(3, 2048 * 16)),
     };
     let jobs = [
-        HeadJob {
-            head: 0,
-            window: Window::Last(256),
-        },
-        HeadJob {
-            head: 1,
-            window: Window::Full,
-        },
+        HeadJob::new(0, Window::Last(256)),
+        HeadJob::new(1, Window::Full),
     ];
     for (name, kernel, _) in &mut kernels() {
         let mut got = Attended::zeros(&shape);
@@ -404,7 +392,7 @@ fn check_model(folder: &Path, model: Arc<Model>) {
             .iter()
             .flat_map(|l| {
                 let full = vec![Window::Full; spec.n_heads];
-                distance_masses(&l.qkv, &full, 0, &l.attended.lse, t)
+                distance_masses(&l.qkv, &full, l.reach, 0, &l.attended.lse, t)
             })
             .collect();
         close(

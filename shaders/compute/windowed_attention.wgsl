@@ -22,7 +22,11 @@ struct Item {
     head: u32,
     kv_head: u32,
     first_query: u32,
+    // At most reach.
     window: u32,
+    // Keys of the model's own window: it bounds the sinks too.
+    reach: u32,
+    padding: array<u32, 3>,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -72,20 +76,24 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     // sum e^(s - max) (s - max), for the entropy.
     var weighted = 0.0;
 
-    // The item's keys: [low, high) of its window, then [0, sink_end). All but high are multiples of BLOCK_K.
+    // The item's keys: [low, high) of its window, then [sink_low, sink_end). All but high are multiples of BLOCK_K.
     let high = min(item.first_query + BLOCK_Q, seq_len);
     var low = 0u;
     if (item.first_query + 1u > item.window) {
         low = (item.first_query + 1u - item.window) / BLOCK_K * BLOCK_K;
     }
     let sink_end = min((params.sinks + BLOCK_K - 1u) / BLOCK_K * BLOCK_K, low);
+    var sink_low = 0u;
+    if (item.first_query + 1u > item.reach) {
+        sink_low = min((item.first_query + 1u - item.reach) / BLOCK_K * BLOCK_K, sink_end);
+    }
     let window_tiles = (high - low + BLOCK_K - 1u) / BLOCK_K;
-    let tiles = window_tiles + sink_end / BLOCK_K;
+    let tiles = window_tiles + (sink_end - sink_low) / BLOCK_K;
     var visited = 0u;
 
     for (var i = 0u; i < tiles; i++) {
         visited++;
-        var start = (i - window_tiles) * BLOCK_K;
+        var start = sink_low + (i - window_tiles) * BLOCK_K;
         if (i < window_tiles) {
             start = low + (window_tiles - 1u - i) * BLOCK_K;
         }
@@ -109,7 +117,8 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
             if (params.softcap > 0.0) {
                 score = params.softcap * tanh(score / params.softcap);
             }
-            let is_visible = is_query && j <= t && (t - j < item.window || j < params.sinks);
+            let is_visible = is_query && j <= t
+                && (t - j < item.window || (j < params.sinks && t - j < item.reach));
             scores[c] = select(HIDDEN, score, is_visible);
             tile_max = max(tile_max, scores[c]);
         }

@@ -136,7 +136,7 @@ fn self_test(
     let jobs: Vec<HeadJob> = windows
         .iter()
         .enumerate()
-        .map(|(head, &window)| HeadJob { head, window })
+        .map(|(head, &window)| HeadJob::new(head, window))
         .collect();
     let mut got = Attended::zeros(&shape);
     backend.kernel().attend(&qkv, &jobs, sinks, &mut got)?;

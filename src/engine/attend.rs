@@ -46,8 +46,21 @@ pub struct Qkv {
 pub struct HeadJob {
     /// Query head within the layer.
     pub head: usize,
-    /// Its window, the model's own one already applied.
+    /// Its window.
     pub window: Window,
+    /// The model's own window, which bounds both the window and the sinks: full in most models.
+    pub reach: Window,
+}
+
+impl HeadJob {
+    /// A head of a layer without a window of its own.
+    pub fn new(head: usize, window: Window) -> Self {
+        Self {
+            head,
+            window,
+            reach: Window::Full,
+        }
+    }
 }
 
 /// What attention gives for a layer. A kernel writes the heads it was asked for and leaves the others as they are.

@@ -33,8 +33,8 @@ pub type Control<'a> = &'a mut dyn FnMut(usize, usize) -> Flow;
 pub struct Decoder {
     model: Arc<Model>,
     tokens: Arc<Vec<u32>>,
-    /// `None` where positions are learned.
-    rope: Option<RopeTable>,
+    /// One for each rotary way; none where positions are learned.
+    ropes: Vec<RopeTable>,
 }
 
 impl Decoder {
@@ -54,22 +54,23 @@ impl Decoder {
                 "token {id} is not in this model's vocabulary of {vocab_size}"
             )));
         }
-        let rope = match &model.spec.positions {
-            Positions::Rotary(rope) => {
-                Some(RopeTable::new(rope, model.spec.head_dim, tokens.len()))
-            }
+        let ropes = match &model.spec.positions {
+            Positions::Rotary(ropes) => ropes
+                .iter()
+                .map(|rope| RopeTable::new(rope, model.spec.head_dim, tokens.len()))
+                .collect(),
             Positions::Learned { rows, .. } if tokens.len() > *rows => {
                 return Err(Error::Text(format!(
                     "the text has {} tokens, but this model has positions for {rows} only: use fewer (--context {rows})",
                     tokens.len()
                 )));
             }
-            Positions::Learned { .. } => None,
+            Positions::Learned { .. } => Vec::new(),
         };
         Ok(Self {
             model,
             tokens,
-            rope,
+            ropes,
         })
     }
 
@@ -207,7 +208,11 @@ impl Decoder {
                 .map(|(head, &keys)| {
                     let window = Window::of_size(keys as usize, seq_len);
                     map.set(HeadId { layer, head }, window);
-                    HeadJob { head, window }
+                    HeadJob {
+                        head,
+                        window,
+                        reach: spec.layers[layer].reach,
+                    }
                 })
                 .collect();
             let mut attended = Attended::zeros(&qkv.shape);
@@ -217,6 +222,7 @@ impl Decoder {
                 input: hidden.clone(),
                 qkv,
                 attended: Arc::new(attended),
+                reach: spec.layers[layer].reach,
             };
             hidden = self.finish_block(block, &trace)?;
             layers.push(trace);
@@ -234,7 +240,12 @@ impl Decoder {
     fn loss(&self, hidden: &[f32]) -> Result<Vec<f32>> {
         let weights = &self.model.weights;
         let normed = self.norm(hidden, &weights.final_norm);
-        token_loss(&normed, &weights.head, &self.tokens[1..])
+        token_loss(
+            &normed,
+            &weights.head,
+            &self.tokens[1..],
+            self.model.spec.logit_softcap,
+        )
     }
 
     /// Logits of every position, `[T, V]`: for tests and small models, since the engine never keeps them.
@@ -253,7 +264,11 @@ impl Decoder {
             (self.tokens.len(), self.model.spec.hidden),
             &Device::Cpu,
         )?;
-        Ok(x.matmul(&weights.head.t()?)?.flatten_all()?.to_vec1()?)
+        let mut logits: Vec<f32> = x.matmul(&weights.head.t()?)?.flatten_all()?.to_vec1()?;
+        if let Some(cap) = self.model.spec.logit_softcap {
+            logits.iter_mut().for_each(|l| *l = cap * (*l / cap).tanh());
+        }
+        Ok(logits)
     }
 
     fn norm(&self, x: &[f32], weights: &Norm) -> Vec<f32> {
@@ -269,6 +284,10 @@ impl Decoder {
         let ids = Tensor::from_slice(&self.tokens, self.tokens.len(), &Device::Cpu)?;
         let rows = self.model.weights.embedding.index_select(&ids, 0)?;
         let mut hidden: Vec<f32> = rows.flatten_all()?.to_vec1()?;
+        let scale = self.model.spec.embedding_scale;
+        if scale != 1.0 {
+            hidden.iter_mut().for_each(|h| *h *= scale);
+        }
         if let (Some(positions), Positions::Learned { offset, .. }) =
             (&self.model.weights.positions, &self.model.spec.positions)
         {
@@ -287,6 +306,7 @@ impl Decoder {
         before: Option<(&LayerTrace, &WindowMap)>,
     ) -> Result<LayerTrace> {
         let seq_len = self.tokens.len();
+        let reach = self.model.spec.layers[layer].reach;
         let qkv = match before {
             Some((known, _)) => known.qkv.clone(),
             None => self.project(block, hidden, layer)?,
@@ -301,7 +321,11 @@ impl Decoder {
                         || old.get(HeadId { layer, head }).size(seq_len) != window.size(seq_len)
                 })
             })
-            .map(|(head, &window)| HeadJob { head, window })
+            .map(|(head, &window)| HeadJob {
+                head,
+                window,
+                reach,
+            })
             .collect();
         let mut attended = before.map_or_else(
             || Attended::zeros(&qkv.shape),
@@ -312,6 +336,7 @@ impl Decoder {
             input: hidden.clone(),
             qkv,
             attended: Arc::new(attended),
+            reach,
         })
     }
 
@@ -326,7 +351,7 @@ impl Decoder {
             q = rms_norm(&q, &weights.query, spec.norm_eps);
             k = rms_norm(&k, &weights.key, spec.norm_eps);
         }
-        if let Some(rope) = self.rope.as_ref().filter(|_| spec.rotates[layer]) {
+        if let Some(rope) = spec.layers[layer].rope.and_then(|r| self.ropes.get(r)) {
             rope.apply(&mut q, spec.n_heads);
             rope.apply(&mut k, spec.n_kv_heads);
         }
@@ -337,7 +362,7 @@ impl Decoder {
                 n_kv_heads: spec.n_kv_heads,
                 head_dim: spec.head_dim,
                 scale: spec.attention_scale,
-                softcap: None,
+                softcap: spec.attention_softcap,
             },
             q: Arc::new(q),
             k: Arc::new(k),

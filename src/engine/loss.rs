@@ -15,8 +15,14 @@ const VOCABULARY: usize = 4096;
 
 /// Loss of predicting `targets[t]` from `hidden[t]`, in nats, `[targets.len()]`.
 ///
+/// Logits are bounded by `softcap * tanh(logit / softcap)` where a cap is given.
 /// `hidden` is `[at least targets.len(), C]`, after the final norm; `head` is `[V, C]`.
-pub fn token_loss(hidden: &[f32], head: &Tensor, targets: &[u32]) -> Result<Vec<f32>> {
+pub fn token_loss(
+    hidden: &[f32],
+    head: &Tensor,
+    targets: &[u32],
+    softcap: Option<f32>,
+) -> Result<Vec<f32>> {
     let (vocab_size, width) = head.dims2()?;
     let mut losses = Vec::with_capacity(targets.len());
     for (rows, targets) in hidden.chunks(ROWS * width).zip(targets.chunks(ROWS)) {
@@ -35,6 +41,14 @@ pub fn token_loss(hidden: &[f32], head: &Tensor, targets: &[u32]) -> Result<Vec<
                     .zip(targets)
                     .with_min_len(8)
                     .for_each(|(((max, sum, target_logit), row), &target)| {
+                        let capped: Vec<f32>;
+                        let row = match softcap {
+                            Some(cap) => {
+                                capped = row.iter().map(|l| cap * (l / cap).tanh()).collect();
+                                &capped[..]
+                            }
+                            None => row,
+                        };
                         let new_max = max.max(row_max(row));
                         *sum = *sum * (*max - new_max).exp() + sum_exp(row, new_max);
                         *max = new_max;

@@ -69,6 +69,7 @@ pub fn head_matrix(trace: &Trace, request: &MatrixRequest) -> Option<HeadMatrix>
         lse: &layer.attended.lse,
         head: request.head.head,
         window: trace.windows.get(request.head),
+        reach: layer.reach,
         sinks: trace.windows.sinks,
         queries: queries.clone(),
         keys: keys.clone(),

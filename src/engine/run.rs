@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::attend::{Attended, Qkv};
 use crate::{
     aah::features::{HeadMoments, HeadStatistics, Moments},
-    attention::{HeadId, WindowMap, pairs::causal_pairs},
+    attention::{HeadId, Window, WindowMap, pairs::causal_pairs},
 };
 
 /// What one layer was given and what it found. All parts are shared with runs that continue from it.
@@ -17,6 +17,8 @@ pub struct LayerTrace {
     pub qkv: Qkv,
     /// Outputs, log-sum-exps and statistics of its heads.
     pub attended: Arc<Attended>,
+    /// The model's own window in this layer.
+    pub reach: Window,
 }
 
 /// All layers of a run, and the windows it ran under.

@@ -529,6 +529,7 @@ pub fn distance_profile(full: &Trace, control: Control<'_>) -> Result<DistancePr
         masses.push(distance_masses(
             &kept.qkv,
             windows,
+            kept.reach,
             0,
             &kept.attended.lse,
             seq_len,
@@ -549,7 +550,7 @@ pub fn sink_profile(full: &Trace, sinks: usize, seq_len: usize) -> SinkProfile {
         .enumerate()
         .map(|(layer, kept)| {
             let windows = full.windows.layer(layer);
-            distance_masses(&kept.qkv, windows, 0, &kept.attended.lse, sinks)
+            distance_masses(&kept.qkv, windows, kept.reach, 0, &kept.attended.lse, sinks)
         })
         .collect();
     SinkProfile::from_layers(&masses, sinks, full.windows.heads(), seq_len)

@@ -19,6 +19,8 @@ pub(super) enum Family {
     GptNeox,
     /// `model.decoder.layers.N`, with Llama-like projections.
     Opt,
+    /// GPT-2's names, with separate projections that are not transposed.
+    GptNeo,
 }
 
 /// What of a file's weights there is.
@@ -33,10 +35,23 @@ pub(super) struct Layout {
     pub mlp_bias: bool,
     /// Norms of queries and keys: of each head, or of all together.
     pub qk_norm: Option<QkNormWidth>,
-    /// Norms stand after attention and feed-forward layer, none before.
-    pub post_norms_only: bool,
+    /// Where norms stand.
+    pub norms: NormPlaces,
+    /// Norms' weights are kept as their difference from 1.
+    pub norms_plus_one: bool,
     /// Names of a plain feed-forward layer, up and down; gated otherwise.
     pub plain_mlp: Option<(&'static str, &'static str)>,
+}
+
+/// Where the norms of a block stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NormPlaces {
+    /// Before attention and feed-forward layer.
+    Before,
+    /// After them.
+    After,
+    /// Before and after.
+    Both,
 }
 
 /// What a norm of queries and keys goes over.
@@ -69,7 +84,7 @@ pub(super) fn load(
                 layers: format!("{prefix}layers"),
             }
         }
-        Family::Gpt2 => {
+        Family::Gpt2 | Family::GptNeo => {
             let prefix = reader.prefix("transformer.", "wte.weight");
             Names {
                 embedding: format!("{prefix}wte"),
@@ -109,6 +124,7 @@ pub(super) fn load(
                 Family::Gpt2 => reader.gpt2_block(&base),
                 Family::GptNeox => reader.neox_block(&base),
                 Family::Opt => reader.opt_block(&base),
+                Family::GptNeo => reader.neo_block(&base),
             }
         })
         .collect::<Result<Vec<_>>>()?;
@@ -166,7 +182,15 @@ impl Reader<'_> {
 
     fn norm(&self, name: &str) -> Result<Norm> {
         let has_bias = self.spec.norm == NormKind::Layer;
-        Norm::load(self.store, name, self.spec.hidden, has_bias)
+        let mut norm = Norm::load(self.store, name, self.spec.hidden, has_bias)?;
+        self.add_one(&mut norm.weight);
+        Ok(norm)
+    }
+
+    fn add_one(&self, weights: &mut [f32]) {
+        if self.layout.norms_plus_one {
+            weights.iter_mut().for_each(|w| *w += 1.0);
+        }
     }
 
     /// Widths of query and of key and value.
@@ -202,8 +226,10 @@ impl Reader<'_> {
                 QkNormWidth::All => all,
             };
             let values = |part: &str, width: usize| {
-                self.store
-                    .values(&format!("{base}.self_attn.{part}.weight"), &[width])
+                let name = format!("{base}.self_attn.{part}.weight");
+                let mut weights = self.store.values(&name, &[width])?;
+                self.add_one(&mut weights);
+                Ok::<_, crate::Error>(weights)
             };
             Ok::<_, crate::Error>(QkNorm {
                 query: values("q_norm", width_of(q))?,
@@ -212,17 +238,25 @@ impl Reader<'_> {
         });
         let (up, down) = layout.plain_mlp.unwrap_or(("up_proj", "down_proj"));
         let is_gated = layout.plain_mlp.is_none();
-        let (before, after) = if layout.post_norms_only {
-            let after = (
-                norm("post_attention_layernorm")?,
-                norm("post_feedforward_layernorm")?,
-            );
-            (None, Some(after))
-        } else {
-            (
+        let (before, after) = match layout.norms {
+            NormPlaces::Before => (
                 Some((norm("input_layernorm")?, norm("post_attention_layernorm")?)),
                 None,
-            )
+            ),
+            NormPlaces::After => (
+                None,
+                Some((
+                    norm("post_attention_layernorm")?,
+                    norm("post_feedforward_layernorm")?,
+                )),
+            ),
+            NormPlaces::Both => (
+                Some((norm("input_layernorm")?, norm("pre_feedforward_layernorm")?)),
+                Some((
+                    norm("post_attention_layernorm")?,
+                    norm("post_feedforward_layernorm")?,
+                )),
+            ),
         };
         let (attention_norm, mlp_norm) = before.unzip();
         let (attention_post_norm, mlp_post_norm) = after.unzip();
@@ -305,6 +339,27 @@ impl Reader<'_> {
             gate: None,
             up: linear("mlp.c_fc", c, f)?,
             down: linear("mlp.c_proj", f, c)?,
+            mlp_post_norm: None,
+        })
+    }
+
+    fn neo_block(&self, base: &str) -> Result<BlockWeights> {
+        let (c, f) = (self.spec.hidden, self.spec.ffn_hidden);
+        let linear = |name: &str, shape, has_bias| {
+            Linear::load(self.store, &format!("{base}.{name}"), shape, has_bias)
+        };
+        Ok(BlockWeights {
+            attention_norm: Some(self.norm(&format!("{base}.ln_1"))?),
+            query: linear("attn.attention.q_proj", (c, c), false)?,
+            key: linear("attn.attention.k_proj", (c, c), false)?,
+            value: linear("attn.attention.v_proj", (c, c), false)?,
+            output: linear("attn.attention.out_proj", (c, c), true)?,
+            qk_norm: None,
+            attention_post_norm: None,
+            mlp_norm: Some(self.norm(&format!("{base}.ln_2"))?),
+            gate: None,
+            up: linear("mlp.c_fc", (f, c), true)?,
+            down: linear("mlp.c_proj", (c, f), true)?,
             mlp_post_norm: None,
         })
     }

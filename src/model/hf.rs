@@ -5,42 +5,32 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::{
-    Activation, Model, ModelSpec, NormKind, Positions, RopeScaling, RopeSpec, Tokenizer,
+    Activation, LayerSpec, Model, ModelSpec, NormKind, Positions, RopeScaling, RopeSpec, Tokenizer,
     WeightStore,
-    architectures::{self, Family, Layout, QkNormWidth},
+    architectures::{self, Family, Layout, NormPlaces, QkNormWidth},
     weights::find_safetensors,
 };
-use crate::{Error, Result};
+use crate::{Error, Result, attention::Window};
 
 /// Bounds that no real model reaches; beyond them a file is refused before memory is taken.
 const MAX_LAYERS: usize = 1_000;
 const MAX_WIDTH: usize = 1 << 20;
 const MAX_CONFIG_BYTES: u64 = 4 << 20;
 
-/// `config.json`: the keys that any supported architecture reads, under all their names. Others are ignored.
+/// `config.json`: the keys that any supported architecture reads; other names of them are in [`OTHER_NAMES`], other keys
+/// are ignored.
 #[derive(Debug, Deserialize)]
 struct Config {
     model_type: Option<String>,
     vocab_size: Option<usize>,
-    #[serde(alias = "n_embd")]
     hidden_size: Option<usize>,
-    #[serde(alias = "n_layer")]
     num_hidden_layers: Option<usize>,
-    #[serde(alias = "n_head")]
     num_attention_heads: Option<usize>,
     num_key_value_heads: Option<usize>,
     head_dim: Option<usize>,
-    #[serde(alias = "n_inner", alias = "ffn_dim")]
     intermediate_size: Option<usize>,
-    #[serde(alias = "n_positions")]
     max_position_embeddings: Option<usize>,
-    #[serde(
-        alias = "layer_norm_epsilon",
-        alias = "layer_norm_eps",
-        alias = "norm_epsilon"
-    )]
     rms_norm_eps: Option<f32>,
-    #[serde(alias = "activation_function")]
     hidden_act: Option<String>,
     rope_theta: Option<f64>,
     partial_rotary_factor: Option<f64>,
@@ -62,6 +52,18 @@ struct Config {
     scale_attn_by_inverse_layer_idx: Option<bool>,
     scale_attn_weights: Option<bool>,
     sliding_window: Option<usize>,
+    /// "sliding_attention" or "full_attention" for each layer.
+    layer_types: Option<Vec<String>>,
+    /// GPT-Neo: "global" or "local" for each layer.
+    attention_layers: Option<Vec<String>>,
+    /// Every so many layers one is full.
+    sliding_window_pattern: Option<usize>,
+    /// From this layer on windows slide.
+    max_window_layers: Option<usize>,
+    rope_local_base_freq: Option<f64>,
+    query_pre_attn_scalar: Option<f32>,
+    attn_logit_softcapping: Option<f32>,
+    final_logit_softcapping: Option<f32>,
     use_sliding_window: Option<bool>,
     /// 1 for layers that turn, 0 for others.
     no_rope_layers: Option<Vec<u8>>,
@@ -77,6 +79,39 @@ struct RopeParameters {
     low_freq_factor: Option<f64>,
     high_freq_factor: Option<f64>,
     original_max_position_embeddings: Option<f64>,
+    /// Where kinds of layers differ.
+    full_attention: Option<Box<RopeParameters>>,
+    sliding_attention: Option<Box<RopeParameters>>,
+}
+
+/// What else architectures call a key. A file may have both: the architecture's own name then counts.
+const OTHER_NAMES: &[(&str, &[&str])] = &[
+    ("hidden_size", &["n_embd"]),
+    ("num_hidden_layers", &["n_layer", "num_layers"]),
+    ("num_attention_heads", &["n_head", "num_heads"]),
+    ("intermediate_size", &["n_inner", "ffn_dim"]),
+    ("max_position_embeddings", &["n_positions"]),
+    (
+        "rms_norm_eps",
+        &["layer_norm_epsilon", "layer_norm_eps", "norm_epsilon"],
+    ),
+    ("hidden_act", &["hidden_activation", "activation_function"]),
+    ("sliding_window", &["window_size"]),
+    ("sliding_window_pattern", &["_sliding_window_pattern"]),
+];
+
+/// Reads a configuration under the keys of [`Config`].
+fn parse(text: &[u8]) -> serde_json::Result<Config> {
+    let mut keys: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(text)?;
+    for (name, others) in OTHER_NAMES {
+        let own = others
+            .iter()
+            .find_map(|other| keys.get(*other).filter(|v| !v.is_null()));
+        if let Some(value) = own.cloned() {
+            keys.insert((*name).to_owned(), value);
+        }
+    }
+    serde_json::from_value(serde_json::Value::Object(keys))
 }
 
 /// A spec, and how its weights lie in the file.
@@ -86,8 +121,8 @@ pub(super) struct Mapped {
 }
 
 /// The architectures that are read, by their `model_type`.
-const SUPPORTED: &str =
-    "gpt2, gpt_neox, llama, mistral, olmo2, opt, phi3, qwen2, qwen3, smollm3, starcoder2";
+const SUPPORTED: &str = "gemma2, gemma3_text, gpt2, gpt_neo, gpt_neox, llama, mistral, olmo2, opt, phi3, \
+                         qwen2, qwen3, smollm3, starcoder2";
 
 /// Opens a folder.
 pub(super) fn open(path: &Path) -> Result<Model> {
@@ -165,8 +200,8 @@ pub(super) fn map_config(text: &[u8], origin: &str) -> Result<Mapped> {
         origin: origin.to_owned(),
         message,
     };
-    let config: Config = serde_json::from_slice(text)
-        .map_err(|e| refuse(format!("is not a model configuration ({e})")))?;
+    let config: Config =
+        parse(text).map_err(|e| refuse(format!("is not a model configuration ({e})")))?;
     let architecture = config
         .model_type
         .clone()
@@ -184,7 +219,8 @@ fn layout(architecture: &str, config: &Config, refuse: &dyn Fn(String) -> Error)
         output_bias: false,
         mlp_bias: false,
         qk_norm: None,
-        post_norms_only: false,
+        norms: NormPlaces::Before,
+        norms_plus_one: false,
         plain_mlp: None,
     };
     let attention_bias = config.attention_bias.unwrap_or(false);
@@ -199,16 +235,6 @@ fn layout(architecture: &str, config: &Config, refuse: &dyn Fn(String) -> Error)
             "{architecture} with {what} is not supported yet"
         )))
     };
-    // Only some of these models use the window that their configuration names.
-    let has_window = config.sliding_window.is_some() && config.use_sliding_window != Some(false);
-    if has_window
-        && matches!(
-            architecture,
-            "mistral" | "phi3" | "starcoder2" | "qwen2" | "qwen3"
-        )
-    {
-        return unsupported("a sliding window");
-    }
     Ok(match architecture {
         "llama" | "smollm3" | "mistral" => Layout {
             qkv_bias: attention_bias,
@@ -230,7 +256,7 @@ fn layout(architecture: &str, config: &Config, refuse: &dyn Fn(String) -> Error)
             qkv_bias: attention_bias,
             output_bias: attention_bias,
             qk_norm: Some(QkNormWidth::All),
-            post_norms_only: true,
+            norms: NormPlaces::After,
             ..plain
         },
         "phi3" => Layout {
@@ -247,6 +273,18 @@ fn layout(architecture: &str, config: &Config, refuse: &dyn Fn(String) -> Error)
                 ..plain
             }
         }
+        "gemma2" | "gemma3_text" => Layout {
+            qkv_bias: attention_bias,
+            output_bias: attention_bias,
+            qk_norm: (architecture == "gemma3_text").then_some(QkNormWidth::Head),
+            norms: NormPlaces::Both,
+            norms_plus_one: true,
+            ..plain
+        },
+        "gpt_neo" => Layout {
+            family: Family::GptNeo,
+            ..plain
+        },
         "gpt2" => {
             if config.scale_attn_by_inverse_layer_idx == Some(true) {
                 return unsupported("scale_attn_by_inverse_layer_idx");
@@ -318,7 +356,10 @@ fn spec(
         1 << 30,
     )?;
     // The fused layouts split the residual stream evenly.
-    let is_fused = matches!(family, Family::Gpt2 | Family::GptNeox | Family::Opt);
+    let is_fused = matches!(
+        family,
+        Family::Gpt2 | Family::GptNeo | Family::GptNeox | Family::Opt
+    );
     if is_fused && (n_heads * head_dim != hidden || n_kv_heads != n_heads) {
         return Err(refuse(format!(
             "{n_heads} heads of {head_dim} do not make up the hidden_size {hidden}"
@@ -326,30 +367,30 @@ fn spec(
     }
     let has_layer_norm = is_fused || architecture == "starcoder2";
     let positions = match family {
-        Family::Gpt2 | Family::Opt => Positions::Learned {
+        Family::Gpt2 | Family::GptNeo | Family::Opt => Positions::Learned {
             // The rows of padding come first in OPT.
             offset: if family == Family::Opt { 2 } else { 0 },
             rows: context,
         },
         Family::Llama | Family::Phi3 | Family::GptNeox => {
-            Positions::Rotary(rope(config, head_dim, family, refuse)?)
+            Positions::Rotary(ropes(config, head_dim, family, refuse)?)
         }
     };
-    let rotates = match &config.no_rope_layers {
-        Some(layers) if architecture == "smollm3" => {
-            if layers.len() != n_layers {
-                return Err(refuse(format!(
-                    "no_rope_layers has {} entries for {n_layers} layers",
-                    layers.len()
-                )));
-            }
-            layers.iter().map(|&l| l != 0).collect()
-        }
-        _ => vec![true; n_layers],
-    };
+    let layers = layers(config, &architecture, n_layers, &positions, refuse)?;
     let activation = activation(config.hidden_act.as_deref(), family, refuse)?;
-    let is_unscaled = family == Family::Gpt2 && config.scale_attn_weights == Some(false);
-    let is_tied_by_default = matches!(family, Family::Gpt2 | Family::Opt)
+    let is_gemma = matches!(architecture.as_str(), "gemma2" | "gemma3_text");
+    let is_unscaled = family == Family::GptNeo
+        || (family == Family::Gpt2 && config.scale_attn_weights == Some(false));
+    let attention_scale = if is_unscaled {
+        1.0
+    } else {
+        let scalar = config
+            .query_pre_attn_scalar
+            .filter(|s| is_gemma && *s > 0.0);
+        1.0 / scalar.unwrap_or(head_dim as f32).sqrt()
+    };
+    let is_tied_by_default = is_gemma
+        || matches!(family, Family::Gpt2 | Family::GptNeo | Family::Opt)
         || matches!(architecture.as_str(), "smollm3" | "starcoder2");
     Ok(ModelSpec {
         vocab_size: bounded("vocab_size", config.vocab_size, 1 << 24)?,
@@ -362,7 +403,7 @@ fn spec(
             "intermediate_size",
             config
                 .intermediate_size
-                .or((family == Family::Gpt2).then_some(4 * hidden)),
+                .or(matches!(family, Family::Gpt2 | Family::GptNeo).then_some(4 * hidden)),
             MAX_WIDTH,
         )?,
         context,
@@ -375,14 +416,17 @@ fn spec(
             .rms_norm_eps
             .unwrap_or(if has_layer_norm { 1e-5 } else { 1e-6 }),
         positions,
-        rotates,
+        layers,
+        embedding_scale: if is_gemma {
+            (hidden as f32).sqrt()
+        } else {
+            1.0
+        },
+        attention_softcap: config.attn_logit_softcapping.filter(|_| is_gemma),
+        logit_softcap: config.final_logit_softcapping.filter(|_| is_gemma),
         activation,
         parallel: family == Family::GptNeox && config.use_parallel_residual.unwrap_or(true),
-        attention_scale: if is_unscaled {
-            1.0
-        } else {
-            1.0 / (head_dim as f32).sqrt()
-        },
+        attention_scale,
         tied_head: config.tie_word_embeddings.unwrap_or(is_tied_by_default),
         architecture,
     })
@@ -395,7 +439,7 @@ fn activation(
 ) -> Result<Activation> {
     Ok(match name {
         None => match family {
-            Family::Gpt2 => Activation::GeluTanh,
+            Family::Gpt2 | Family::GptNeo => Activation::GeluTanh,
             Family::GptNeox => Activation::Gelu,
             Family::Opt => Activation::Relu,
             Family::Llama | Family::Phi3 => Activation::Silu,
@@ -412,16 +456,108 @@ fn activation(
     })
 }
 
-fn rope(
+/// The model's own window of each layer, and how it turns.
+fn layers(
+    config: &Config,
+    architecture: &str,
+    n_layers: usize,
+    positions: &Positions,
+    refuse: &dyn Fn(String) -> Error,
+) -> Result<Vec<LayerSpec>> {
+    let ways = match positions {
+        Positions::Rotary(ropes) => ropes.len(),
+        Positions::Learned { .. } => 0,
+    };
+    let check = |name: &str, len: usize| {
+        if len == n_layers {
+            Ok(())
+        } else {
+            Err(refuse(format!(
+                "{name} has {len} entries for {n_layers} layers"
+            )))
+        }
+    };
+    let slides: Vec<bool> = if let Some(types) = &config.layer_types {
+        check("layer_types", types.len())?;
+        types.iter().map(|t| t == "sliding_attention").collect()
+    } else if let Some(kinds) = &config.attention_layers {
+        check("attention_layers", kinds.len())?;
+        kinds.iter().map(|k| k == "local").collect()
+    } else {
+        let pattern = config.sliding_window_pattern.unwrap_or(6).max(1);
+        let first = config.max_window_layers.unwrap_or(0);
+        (0..n_layers)
+            .map(|layer| match architecture {
+                "gemma2" => layer % 2 == 0,
+                "gemma3_text" => (layer + 1) % pattern != 0,
+                "gpt_neo" => layer % 2 == 1,
+                "qwen2" | "qwen3" => config.use_sliding_window == Some(true) && layer >= first,
+                "mistral" | "phi3" | "starcoder2" => true,
+                _ => false,
+            })
+            .collect()
+    };
+    let default_window = (architecture == "gpt_neo").then_some(256);
+    let window = match config.sliding_window.or(default_window) {
+        None => Window::Full,
+        Some(keys) => Window::last(keys)
+            .ok_or_else(|| refuse("sliding_window is 0; it must be at least 1".to_owned()))?,
+    };
+    if let Some(turns) = &config.no_rope_layers {
+        check("no_rope_layers", turns.len())?;
+    }
+    Ok(slides
+        .into_iter()
+        .enumerate()
+        .map(|(layer, slides)| {
+            let turns = config.no_rope_layers.as_ref().is_none_or(|l| l[layer] != 0);
+            LayerSpec {
+                reach: if slides { window } else { Window::Full },
+                // The second way, where there is one, is that of layers that slide.
+                rope: (ways > 0 && turns).then_some(usize::from(slides && ways > 1)),
+            }
+        })
+        .collect())
+}
+
+/// The rotary ways of a model: one, or one for full and one for sliding layers.
+fn ropes(
     config: &Config,
     head_dim: usize,
     family: Family,
     refuse: &dyn Fn(String) -> Error,
+) -> Result<Vec<RopeSpec>> {
+    let parameters = config.rope_parameters.as_ref();
+    let by_kind = parameters.and_then(|p| {
+        p.full_attention
+            .as_deref()
+            .zip(p.sliding_attention.as_deref())
+    });
+    if let Some((full, sliding)) = by_kind {
+        return [full, sliding]
+            .into_iter()
+            .map(|p| rope(config, Some(p), head_dim, family, refuse))
+            .collect();
+    }
+    let parameters = parameters.or(config.rope_scaling.as_ref());
+    let mut ropes = vec![rope(config, parameters, head_dim, family, refuse)?];
+    if let Some(theta) = config.rope_local_base_freq {
+        ropes.push(RopeSpec {
+            theta,
+            scaling: RopeScaling::Default,
+            ..ropes[0].clone()
+        });
+    }
+    Ok(ropes)
+}
+
+fn rope(
+    config: &Config,
+    parameters: Option<&RopeParameters>,
+    head_dim: usize,
+    family: Family,
+    refuse: &dyn Fn(String) -> Error,
 ) -> Result<RopeSpec> {
-    let parameters = config
-        .rope_parameters
-        .as_ref()
-        .or(config.rope_scaling.as_ref());
     let theta = parameters
         .and_then(|p| p.rope_theta)
         .or(config.rope_theta)

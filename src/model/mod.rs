@@ -15,7 +15,7 @@ use std::{path::Path, sync::Arc};
 
 pub use decoder::{BlockWeights, DecoderWeights, Linear, Norm, QkNorm};
 pub use embedded::{SAMPLES, Sample, built_in};
-pub use spec::{Activation, ModelSpec, NormKind, Positions, RopeScaling, RopeSpec};
+pub use spec::{Activation, LayerSpec, ModelSpec, NormKind, Positions, RopeScaling, RopeSpec};
 pub use tokenizer::{Cluster, TokenizedText, Tokenizer, visible};
 pub use weights::WeightStore;
 

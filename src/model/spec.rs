@@ -1,5 +1,7 @@
 //! [`ModelSpec`]: what a decoder is, in the terms that the forward pass needs.
 
+use crate::attention::Window;
+
 /// Sizes and choices of a decoder-only transformer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
@@ -27,8 +29,14 @@ pub struct ModelSpec {
     pub norm_eps: f32,
     /// How positions enter.
     pub positions: Positions,
-    /// Whether each layer turns its queries and keys; of use with rotary positions only.
-    pub rotates: Vec<bool>,
+    /// What differs from layer to layer.
+    pub layers: Vec<LayerSpec>,
+    /// Factor of the token embedding.
+    pub embedding_scale: f32,
+    /// Bound of the attention scores, `cap * tanh(score / cap)`.
+    pub attention_softcap: Option<f32>,
+    /// Bound of the logits.
+    pub logit_softcap: Option<f32>,
     /// Activation of the feed-forward layer.
     pub activation: Activation,
     /// Attention and feed-forward layer read the same residual stream, and are added together.
@@ -37,6 +45,15 @@ pub struct ModelSpec {
     pub attention_scale: f32,
     /// The output projection is the token embedding.
     pub tied_head: bool,
+}
+
+/// What differs from layer to layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerSpec {
+    /// The model's own window: counts as "full", and bounds every other.
+    pub reach: Window,
+    /// Which of the rotary ways it turns in; `None` for not at all.
+    pub rope: Option<usize>,
 }
 
 /// A norm before a linear layer.
@@ -51,8 +68,8 @@ pub enum NormKind {
 /// How positions enter a model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Positions {
-    /// Queries and keys are turned.
-    Rotary(RopeSpec),
+    /// Queries and keys are turned, in one of these ways.
+    Rotary(Vec<RopeSpec>),
     /// A vector for each position is added to the embedding; position `t` has row `t + offset`.
     Learned {
         /// Rows before that of the first position.

@@ -342,10 +342,7 @@ impl Module {
             .windows
             .iter()
             .enumerate()
-            .map(|(head, &w)| HeadJob {
-                head,
-                window: Window::last(w as usize).unwrap(),
-            })
+            .map(|(head, &w)| HeadJob::new(head, Window::last(w as usize).unwrap()))
             .collect();
         let mut heads_out = Vec::with_capacity(x.len());
         let mut statistics = vec![HeadStatistics::default(); n];

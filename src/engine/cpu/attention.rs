@@ -120,7 +120,8 @@ struct Strip {
     /// Keys of the window range: `[low, high)`, multiples of [`ROWS`].
     low: usize,
     high: usize,
-    /// End of the sink range `[0, sink_end)`, a multiple of [`ROWS`], at most `low`.
+    /// The sink range `[sink_low, sink_end)`, multiples of [`ROWS`]; it ends at `low` or before.
+    sink_low: usize,
     sink_end: usize,
     /// `[D]` lanes, already scaled.
     q: Vec<Lane>,
@@ -136,15 +137,27 @@ struct Strip {
 #[derive(Clone, Copy)]
 struct Sight {
     seq_len: usize,
+    /// Keys of the window, at most `reach`.
     window: usize,
+    /// Keys of the model's own window.
+    reach: usize,
     sinks: usize,
 }
 
 impl Sight {
+    fn new(seq_len: usize, window: Window, reach: Window, sinks: usize) -> Self {
+        Self {
+            seq_len,
+            window: window.min(reach).size(seq_len),
+            reach: reach.size(seq_len),
+            sinks,
+        }
+    }
+
     fn sees(self, t: usize, j: usize) -> bool {
         // Lanes beyond the text repeat the last query, so that they too have a key.
         let t = t.min(self.seq_len - 1);
-        j <= t && (t - j < self.window || j < self.sinks)
+        j <= t && (t - j < self.window || (j < self.sinks && t - j < self.reach))
     }
 }
 
@@ -170,6 +183,7 @@ impl Strip {
             start,
             low,
             high: (last + 1).next_multiple_of(ROWS),
+            sink_low: (start + 1).saturating_sub(sight.reach) / ROWS * ROWS,
             sink_end: sight.sinks.next_multiple_of(ROWS).min(low),
             q,
             out: vec![[0.0; LANES]; head_dim.next_multiple_of(ROWS)],
@@ -182,13 +196,14 @@ impl Strip {
     /// The keys of `start..end` that this strip visits: of its window (segment 0), or of the sinks (1).
     #[inline(always)]
     fn range(&self, segment: usize, start: usize, end: usize) -> std::ops::Range<usize> {
-        let (low, high) = [(self.low, self.high), (0, self.sink_end)][segment];
+        let (low, high) = [(self.low, self.high), (self.sink_low, self.sink_end)][segment];
         start.max(low)..end.min(high)
     }
 
     fn pairs(&self, seq_len: usize) -> u64 {
         let queries = LANES.min(seq_len - self.start) as u64;
-        (self.high - self.low + self.sink_end) as u64 * queries
+        let sinks = self.sink_end.saturating_sub(self.sink_low);
+        (self.high - self.low + sinks) as u64 * queries
     }
 }
 
@@ -221,7 +236,9 @@ fn scores<const FMA: bool>(
     let last = strip.start + LANES - 1;
     let inside = last < sight.seq_len;
     for (j, lanes) in range.zip(out) {
-        let all_see = inside && j <= strip.start && (last - j < sight.window || j < sight.sinks);
+        let all_see = inside
+            && j <= strip.start
+            && (last - j < sight.window || (j < sight.sinks && last - j < sight.reach));
         if !all_see {
             for (lane, value) in lanes.iter_mut().enumerate() {
                 if !sight.sees(strip.start + lane, j) {
@@ -393,18 +410,14 @@ pub fn attend(qkv: &Qkv, jobs: &[HeadJob], sinks: usize, into: &mut Attended) {
     let packed = Packed::new(qkv, jobs.iter().map(|job| job.head), true);
     let block = STRIPS * LANES;
     let blocks = seq_len.div_ceil(block);
-    let sight_of = |job: &HeadJob| Sight {
-        seq_len,
-        window: job.window.size(seq_len),
-        sinks,
-    };
+    let sight_of = |job: &HeadJob| Sight::new(seq_len, job.window, job.reach, sinks);
 
     let mut items: Vec<(usize, usize)> = (0..jobs.len())
         .flat_map(|job| (0..blocks).map(move |b| (job, b)))
         .collect();
     // Longest first, so that no core is left with a long item at the end.
     items.sort_by_key(|&(job, b)| {
-        let reach = jobs[job].window.size(seq_len) + block;
+        let reach = jobs[job].window.min(jobs[job].reach).size(seq_len) + block;
         std::cmp::Reverse(reach.min((b + 1) * block))
     });
 
@@ -486,7 +499,7 @@ fn profile_item_body<const FMA: bool>(
             *value = known;
         }
         let limit = key_limit.next_multiple_of(ROWS);
-        for (low, high) in [(strip.low, strip.high), (0, strip.sink_end)] {
+        for (low, high) in [(strip.low, strip.high), (strip.sink_low, strip.sink_end)] {
             let mut start = low;
             while start < high.min(limit) {
                 let end = (start + KEY_BLOCK).min(high).min(limit);
@@ -525,11 +538,12 @@ dispatch!(profile_item, profile_item_body, (
 
 /// Attention mass at every distance, `[H, T]`: `P_h(d) = (1/T) sum_t a[t, t - d]`, of the keys `j < key_limit`.
 ///
-/// A second pass over the stored log-sum-exps; `windows` (`[H]`) and `sinks` are those of the run that left them.
+/// A second pass over the stored log-sum-exps; `windows` (`[H]`), `reach` and `sinks` are those of the run that left them.
 /// With `key_limit >= T` this is the distance profile; with the number of sinks, the mass that sinks get.
 pub fn distance_masses(
     qkv: &Qkv,
     windows: &[Window],
+    reach: Window,
     sinks: usize,
     lse: &[f32],
     key_limit: usize,
@@ -552,11 +566,7 @@ pub fn distance_masses(
     let slots = Shared(partial.as_mut_ptr());
     run_in_order(n_heads * chunks, |index| {
         let (head, chunk) = item(index);
-        let sight = Sight {
-            seq_len,
-            window: windows[head].size(seq_len),
-            sinks,
-        };
+        let sight = Sight::new(seq_len, windows[head], reach, sinks);
         let end = ((chunk + 1) * PROFILE_CHUNK).min(seq_len);
         let strips: Vec<Strip> = (chunk * PROFILE_CHUNK..end)
             .step_by(LANES)
@@ -636,11 +646,7 @@ pub(crate) fn visit_weights<S: Send>(
     let packed = Packed::new(part.qkv, std::iter::once(part.head), false);
     let keys = &packed.keys[shape.kv_head(part.head)];
     let lse = &part.lse[part.head * seq_len..(part.head + 1) * seq_len];
-    let sight = Sight {
-        seq_len,
-        window: part.window.size(seq_len),
-        sinks: part.sinks,
-    };
+    let sight = Sight::new(seq_len, part.window, part.reach, part.sinks);
     let groups = part.queries.len().div_ceil(group);
     (0..groups)
         .into_par_iter()
@@ -694,6 +700,8 @@ pub(crate) struct HeadPart<'a> {
     pub head: usize,
     /// The window under which `lse` was measured.
     pub window: Window,
+    /// The model's own window.
+    pub reach: Window,
     /// The sinks under which `lse` was measured.
     pub sinks: usize,
     /// Rows.

@@ -41,9 +41,11 @@ struct Item {
     kv_head: u32,
     first_query: u32,
     window: u32,
+    reach: u32,
+    padding: [u32; 3],
 }
 
-const _: () = assert!(size_of::<Params>() == 32 && size_of::<Item>() == 16);
+const _: () = assert!(size_of::<Params>() == 32 && size_of::<Item>() == 32);
 
 /// The GPU attention kernel.
 pub struct GpuAttention {
@@ -124,14 +126,15 @@ fn shader_source(head_dim: usize) -> String {
 }
 
 /// Pairs that the kernel must evaluate for one head: what it reports is held against this.
-fn expected_pairs(window: usize, sinks: usize, seq_len: usize) -> u64 {
+fn expected_pairs(window: usize, reach: usize, sinks: usize, seq_len: usize) -> u64 {
     (0..seq_len)
         .step_by(BLOCK_Q)
         .map(|first| {
             let high = (first + BLOCK_Q).min(seq_len);
             let low = (first + 1).saturating_sub(window) / BLOCK_K * BLOCK_K;
             let sink_end = sinks.next_multiple_of(BLOCK_K).min(low);
-            let keys = (high - low).next_multiple_of(BLOCK_K) + sink_end;
+            let sink_low = ((first + 1).saturating_sub(reach) / BLOCK_K * BLOCK_K).min(sink_end);
+            let keys = (high - low).next_multiple_of(BLOCK_K) + sink_end - sink_low;
             (keys * (high - first)) as u64
         })
         .sum()
@@ -142,7 +145,8 @@ fn slices(jobs: &[HeadJob], shape: &AttentionShape) -> (Vec<Item>, Vec<std::ops:
     let seq_len = shape.seq_len;
     let mut items: Vec<(u64, Item)> = Vec::new();
     for job in jobs {
-        let window = job.window.size(seq_len);
+        let reach = job.reach.size(seq_len);
+        let window = job.window.size(seq_len).min(reach);
         for first_query in (0..seq_len).step_by(BLOCK_Q) {
             let keys = (first_query + BLOCK_Q).min(window + BLOCK_Q) as u64;
             let item = Item {
@@ -150,6 +154,8 @@ fn slices(jobs: &[HeadJob], shape: &AttentionShape) -> (Vec<Item>, Vec<std::ops:
                 kv_head: shape.kv_head(job.head) as u32,
                 first_query: first_query as u32,
                 window: window as u32,
+                reach: reach as u32,
+                padding: [0; 3],
             };
             items.push((keys, item));
         }
@@ -294,7 +300,9 @@ impl AttentionKernel for GpuAttention {
             into.entropy[head] = (entropy / seq_len as f64) as f32;
             let pairs = u64::from(executed[head]);
             // Some drivers end long loops early, and say nothing.
-            if pairs != expected_pairs(job.window.size(seq_len), sinks, seq_len) {
+            let reach = job.reach.size(seq_len);
+            let window = job.window.size(seq_len).min(reach);
+            if pairs != expected_pairs(window, reach, sinks, seq_len) {
                 return Err(Error::Gpu(
                     "the graphics driver stopped a computation half-way; use --engine cpu"
                         .to_owned(),
