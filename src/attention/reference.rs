@@ -32,9 +32,14 @@ pub struct ReferenceInputs<'a> {
 
 /// Attention of one head with a causal local window and sinks.
 ///
-/// Query `t` sees key `j <= t` if `t - j < window` or `j < sinks`. Scores are `q · k * scale`, bounded by
-/// `softcap * tanh(score / softcap)` where a cap is given.
-pub fn attend(inputs: ReferenceInputs<'_>, window: Window, sinks: usize) -> ReferenceHead {
+/// Query `t` sees key `j <= t` if `t - j < window` or `j < sinks`, and in any case only if `t - j < reach` (the model's
+/// own window). Scores are `q · k * scale`, bounded by `softcap * tanh(score / softcap)` where a cap is given.
+pub fn attend(
+    inputs: ReferenceInputs<'_>,
+    window: Window,
+    reach: Window,
+    sinks: usize,
+) -> ReferenceHead {
     let ReferenceInputs {
         q,
         k,
@@ -44,7 +49,7 @@ pub fn attend(inputs: ReferenceInputs<'_>, window: Window, sinks: usize) -> Refe
         softcap,
     } = inputs;
     let seq_len = q.len() / head_dim;
-    let w = window.size(seq_len);
+    let (w, reach) = (window.size(seq_len), reach.size(seq_len));
     let mut head = ReferenceHead {
         out: vec![0.0; seq_len * head_dim],
         weights: vec![0.0; seq_len * seq_len],
@@ -58,7 +63,9 @@ pub fn attend(inputs: ReferenceInputs<'_>, window: Window, sinks: usize) -> Refe
     };
     for t in 0..seq_len {
         let query = row(q, t);
-        let visible: Vec<usize> = (0..=t).filter(|&j| t - j < w || j < sinks).collect();
+        let visible: Vec<usize> = (0..=t)
+            .filter(|&j| t - j < reach && (t - j < w || j < sinks))
+            .collect();
         let scores: Vec<f64> = visible
             .iter()
             .map(|&j| {

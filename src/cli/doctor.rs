@@ -155,7 +155,7 @@ fn self_test(
             scale: f64::from(shape.scale),
             softcap: None,
         };
-        let want = reference::attend(inputs, window, sinks);
+        let want = reference::attend(inputs, window, Window::Full, sinks);
         for (got, want) in column(&got.out, head).iter().zip(&want.out) {
             let difference = (f64::from(*got) - want).abs();
             // Not a number is the largest error there is.

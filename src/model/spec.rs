@@ -47,6 +47,16 @@ pub struct ModelSpec {
     pub tied_head: bool,
 }
 
+impl ModelSpec {
+    /// The most tokens that the model can take at all: learned positions end, turned ones do not.
+    pub fn max_tokens(&self) -> Option<usize> {
+        match self.positions {
+            Positions::Learned { rows, .. } => Some(rows),
+            Positions::Rotary(_) => None,
+        }
+    }
+}
+
 /// What differs from layer to layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerSpec {

@@ -82,6 +82,14 @@ impl Document {
                 "the text is empty: type or open one with at least one token".to_owned(),
             ));
         }
+        if let Some(most) = model.spec.max_tokens().filter(|&m| tokenized.len() > m) {
+            return Err(crate::Error::Text(format!(
+                "{text_name} has {} tokens, but {} has positions for {most} only: use a shorter text, or \
+                 --context {most}",
+                tokenized.len(),
+                model.name
+            )));
+        }
         Ok(Self {
             model,
             text_name: text_name.to_owned(),
