@@ -317,13 +317,31 @@ fn a_broken_model_is_refused_in_a_sentence_and_the_old_one_stays() {
     assert_eq!(harness.state().messages().len(), count - 1);
 }
 
+/// A file let go over the window.
+#[derive(Debug)]
+struct Dropped(std::path::PathBuf);
+
+impl egui::DroppedFile for Dropped {
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>, String> {
+        std::fs::read(&self.0).map_err(|e| e.to_string())
+    }
+}
+
 #[test]
 fn texts_are_opened_dropped_and_edited() {
     let mut harness = start();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("note.txt");
     std::fs::write(&path, "A short note, dropped on the window.").unwrap();
-    harness.state_mut().open(path);
+    harness
+        .input_mut()
+        .dropped_files
+        .push(std::sync::Arc::new(Dropped(path)));
+    harness.step();
     settle(&mut harness);
     assert_eq!(harness.state().session().text_name, "note.txt");
     assert!(

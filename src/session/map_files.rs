@@ -64,7 +64,8 @@ pub fn read_map(
     Ok(map)
 }
 
-fn read(path: &Path) -> Result<String> {
+/// The text of a window map's file, its size checked first.
+pub(super) fn read(path: &Path) -> Result<String> {
     let size = std::fs::metadata(path)
         .map_err(|e| Error::io("read", path, e))?
         .len();

@@ -11,8 +11,6 @@ use crate::{
 
 const FORMAT: &str = "headscope-windows";
 const VERSION: u32 = 1;
-/// Far above any real map.
-const MAX_BYTES: u64 = 16 << 20;
 
 /// A window map with what is needed to judge whether it fits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,17 +55,8 @@ impl WindowsFile {
     /// # Errors
     /// When it is missing, too large, or not a map.
     pub fn read(path: &Path) -> Result<Self> {
-        let size = std::fs::metadata(path)
-            .map_err(|e| Error::io("read", path, e))?
-            .len();
-        if size > MAX_BYTES {
-            return Err(Error::Windows(format!(
-                "{} is {size} bytes long, which no window map is",
-                path.display()
-            )));
-        }
-        let bytes = std::fs::read(path).map_err(|e| Error::io("read", path, e))?;
-        Self::parse(&bytes).map_err(|message| {
+        let text = super::map_files::read(path)?;
+        Self::parse(text.as_bytes()).map_err(|message| {
             Error::Windows(format!("{} is not a window map: {message}", path.display()))
         })
     }
