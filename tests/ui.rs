@@ -260,6 +260,18 @@ fn a_click_in_the_text_and_in_the_matrix_sets_the_query() {
     harness.step();
     let first = harness.state().session().selection.query;
     assert!(first.is_some_and(|q| q < 20), "{first:?}");
+
+    // In the middle of the matrix lies the query in the middle of the text.
+    let view = harness.get_by_label("attention matrix of L3 H0").rect();
+    let at = view.center() + vec2(-20.0, 0.0);
+    harness.event(Event::PointerMoved(at));
+    harness.step();
+    press(&mut harness, at, true, Modifiers::NONE);
+    press(&mut harness, at, false, Modifiers::NONE);
+    harness.step();
+    let query = harness.state().session().selection.query.unwrap();
+    let middle = harness.state().session().seq_len() / 2;
+    assert!(query.abs_diff(middle) <= 2, "{query}, not about {middle}");
 }
 
 #[test]
@@ -456,9 +468,12 @@ fn a_regime_chooses_windows_and_its_groups_can_be_dragged() {
     );
 
     // A parameter applies at once.
-    harness
-        .get_by_label("a child's window at most its parent's")
-        .click();
+    let constraint = "a child's window at most its parent's";
+    harness.get_by_label(constraint).scroll_to_me();
+    for _ in 0..20 {
+        harness.step();
+    }
+    harness.get_by_label(constraint).click();
     harness.step();
     settle(&mut harness);
     let config = &harness
@@ -573,4 +588,41 @@ fn maps_of_another_shape_are_refused_with_both_shapes() {
     settle(&mut harness);
     let windows = &harness.state().session().windows;
     assert_eq!(windows.get(HeadId { layer: 5, head: 2 }), Window::Last(32));
+}
+
+#[test]
+fn a_regime_follows_the_text_chunk_by_chunk() {
+    let long = sample("a page of a novel").unwrap().text;
+    let mut harness = start_on(session(long), |b| b);
+    let seq_len = harness.state().session().seq_len();
+    harness.get_by_label("regime").click();
+    harness.step();
+    harness.step();
+    choose(&mut harness, "regime", "full-adaptive");
+    settle(&mut harness);
+    harness.get_by_label("follow the text").click();
+    harness.step();
+    settle(&mut harness);
+    let session = harness.state().session();
+    let regime = session.regime.as_ref().unwrap();
+    // Two steps at the choice of the regime, then one on each whole chunk of 256 tokens.
+    assert_eq!(regime.controller.step, 2 + seq_len / 256);
+    // A step saw 256 tokens only, so none of its windows is longer; the map has the candidates they stand for.
+    assert!(
+        regime
+            .controller
+            .outcomes
+            .iter()
+            .flat_map(|o| &o.windows)
+            .all(|&w| w <= 256)
+    );
+    let candidates = &regime.controller.config.windows;
+    for (head, window) in session.windows.iter() {
+        let size = window.size(seq_len) as u32;
+        assert!(
+            candidates.contains(&size),
+            "{head}: {size} is none of {candidates:?}"
+        );
+    }
+    assert!(session.is_current());
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    clustering::{ClusterSettings, Clustering, Origin, cluster},
+    clustering::{ClusterSettings, Clustering, cluster},
     features::{Feature, mean_of},
 };
 
@@ -234,10 +234,5 @@ impl Hierarchy {
                     .collect()
             })
             .collect()
-    }
-
-    /// Where a level's grouping comes from, if it was clustered.
-    pub fn origin(&self, level: usize) -> Option<Origin> {
-        Some(self.levels.get(level)?.clustering.as_ref()?.origin)
     }
 }

@@ -6,6 +6,7 @@ use std::{
         Arc,
         mpsc::{Receiver, Sender, channel},
     },
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -123,7 +124,7 @@ impl Loader {
             .set_title("Open a model folder")
             .pick_folder();
         self.start(move || {
-            pollster::block_on(dialog)
+            chosen(dialog)?
                 .map(|folder| open_any(folder.path(), &current, context))
                 .transpose()
         });
@@ -135,7 +136,7 @@ impl Loader {
             .set_title("Open a text or windows.json")
             .pick_file();
         self.start(move || {
-            pollster::block_on(dialog)
+            chosen(dialog)?
                 .map(|file| open_any(file.path(), &current, context))
                 .transpose()
         });
@@ -148,7 +149,7 @@ impl Loader {
             .set_file_name("windows.json")
             .save_file();
         self.start(move || {
-            let Some(target) = pollster::block_on(dialog) else {
+            let Some(target) = chosen(dialog)? else {
                 return Ok(None);
             };
             let path = target.path().to_owned();
@@ -156,6 +157,25 @@ impl Loader {
             Ok(Some(Opened::Saved(path)))
         });
     }
+}
+
+/// Nobody cancels a dialog faster than this: one that is gone so soon never opened.
+const FASTEST_CANCEL: Duration = Duration::from_millis(400);
+
+/// Waits for a file dialog; `None` where the user changed their mind.
+///
+/// # Errors
+/// When the system has no file dialog to show.
+fn chosen<T>(dialog: impl Future<Output = Option<T>>) -> Result<Option<T>> {
+    let started = Instant::now();
+    let choice = pollster::block_on(dialog);
+    if choice.is_none() && started.elapsed() < FASTEST_CANCEL {
+        return Err(crate::Error::Text(
+            "no file dialog could be opened: install xdg-desktop-portal or zenity, or drop the file on this window"
+                .to_owned(),
+        ));
+    }
+    Ok(choice)
 }
 
 fn document(model: Arc<Model>, name: &str, text: &str, context: Option<usize>) -> Result<Opened> {
@@ -180,4 +200,23 @@ fn open_any(path: &Path, current: &Document, context: Option<usize>) -> Result<O
         .file_name()
         .map_or_else(|| "text".to_owned(), |n| n.to_string_lossy().into_owned());
     document(current.model.clone(), &name, &read_text(path)?, context)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dialog_that_never_opened_is_told_from_one_that_was_cancelled() {
+        let error = chosen(std::future::ready(None::<()>))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("drop the file"), "{error}");
+        let slow = async {
+            std::thread::sleep(FASTEST_CANCEL + Duration::from_millis(20));
+            None::<()>
+        };
+        assert!(chosen(slow).unwrap().is_none());
+        assert_eq!(chosen(std::future::ready(Some(3))).unwrap(), Some(3));
+    }
 }

@@ -295,7 +295,11 @@ fn parameters_ui(ui: &mut egui::Ui, config: &mut AahConfig) {
     );
     choice_ui(
         ui,
-        "upper metric",
+        [
+            "upper metric",
+            "how alike groups are, on the levels above the first
+the paper: cosine less the relative length difference",
+        ],
         &mut config.upper_metric,
         &[
             (Metric::Cosine, "cosine"),
@@ -304,6 +308,16 @@ fn parameters_ui(ui: &mut egui::Ui, config: &mut AahConfig) {
             (Metric::CosineNormdiff, "cosine, length difference"),
         ],
     );
+    if config.upper_metric == Metric::CosineNormdiff {
+        slider(
+            ui,
+            &mut config.normdiff_scale,
+            0.0..=64.0,
+            "length weight",
+            paper.normdiff_scale,
+            "weight of the relative length difference",
+        );
+    }
     if config.upper_metric == Metric::L2 {
         slider(
             ui,
@@ -348,7 +362,11 @@ fn parameters_ui(ui: &mut egui::Ui, config: &mut AahConfig) {
     );
     choice_ui(
         ui,
-        "group feature",
+        [
+            "group feature",
+            "what stands for a group on the next level
+the paper: the mean of its children",
+        ],
         &mut config.group_features,
         &[
             (GroupFeatureMode::Mean, "mean"),
@@ -361,7 +379,11 @@ fn parameters_ui(ui: &mut egui::Ui, config: &mut AahConfig) {
     ui.strong("choice");
     choice_ui(
         ui,
-        "input",
+        [
+            "input",
+            "what the controller is told of a group
+the paper: enriched (level, parent, mean of the level, size)",
+        ],
         &mut config.input_mode,
         &[
             (InputMode::Base, "base"),
@@ -373,7 +395,11 @@ fn parameters_ui(ui: &mut egui::Ui, config: &mut AahConfig) {
     );
     choice_ui(
         ui,
-        "siblings",
+        [
+            "siblings",
+            "how siblings are compared before they choose
+the paper: joint scoring, two by two",
+        ],
         &mut config.pairwise,
         &[
             (Pairwise::None, "scored alone"),
@@ -381,10 +407,21 @@ fn parameters_ui(ui: &mut egui::Ui, config: &mut AahConfig) {
             (Pairwise::JointSibling, "joint scoring"),
         ],
     );
+    if config.pairwise == Pairwise::SiblingBias {
+        slider(
+            ui,
+            &mut config.pairwise_scale,
+            0.0..=4.0,
+            "bias weight",
+            paper.pairwise_scale,
+            "factor of what the sibling network adds",
+        );
+    }
     ui.checkbox(
         &mut config.parent_constraint,
         "a child's window at most its parent's",
-    );
+    )
+    .on_hover_text("bounds every choice from the top level down\nthe paper: on");
     slider(
         ui,
         &mut config.logit_scale,
@@ -409,7 +446,8 @@ fn parameters_ui(ui: &mut egui::Ui, config: &mut AahConfig) {
         paper.shape.joint_hidden,
         "hidden width of the sibling scorer",
     );
-    ui.checkbox(&mut config.shape.deep, "two hidden layers");
+    ui.checkbox(&mut config.shape.deep, "two hidden layers")
+        .on_hover_text("of the scorer\nthe paper: one");
     let mut seed = config.seed as usize;
     count(
         ui,
@@ -462,7 +500,11 @@ fn parameters_ui(ui: &mut egui::Ui, config: &mut AahConfig) {
     };
     choice_ui(
         ui,
-        "windows",
+        [
+            "windows",
+            "what replaces or shuffles the choice
+the paper's controls: all the same, shuffled, random",
+        ],
         &mut config.ablation,
         &[
             (WindowAblation::None, "as chosen"),
@@ -482,7 +524,7 @@ fn parameters_ui(ui: &mut egui::Ui, config: &mut AahConfig) {
 
 fn choice_ui<T: Copy + PartialEq>(
     ui: &mut egui::Ui,
-    name: &str,
+    [name, text]: [&str; 2],
     value: &mut T,
     options: &[(T, &str)],
 ) {
@@ -496,5 +538,7 @@ fn choice_ui<T: Copy + PartialEq>(
             for (option, name) in options {
                 ui.selectable_value(value, *option, *name);
             }
-        });
+        })
+        .response
+        .on_hover_text(text);
 }

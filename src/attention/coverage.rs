@@ -7,7 +7,6 @@ use super::{HeadId, Window, WindowMap};
 /// Kept as prefix sums in f64, so that the mass coverage of any window of any head is one look-up.
 #[derive(Clone, Debug)]
 pub struct DistanceProfile {
-    layers: usize,
     heads: usize,
     seq_len: usize,
     /// `[layers, heads, T]`: mass at distances `0..=d`.
@@ -28,7 +27,6 @@ impl DistanceProfile {
             }
         }
         Self {
-            layers: profiles.len(),
             heads,
             seq_len,
             prefix,
@@ -46,15 +44,6 @@ impl DistanceProfile {
         &self.prefix[start..start + self.seq_len]
     }
 
-    /// Mass at distance exactly `d`.
-    pub fn at(&self, head: HeadId, distance: usize) -> f32 {
-        let cumulative = self.cumulative(head);
-        match distance {
-            0 => cumulative[0],
-            d => (cumulative[d] - cumulative[d - 1]).max(0.0),
-        }
-    }
-
     /// Share of the head's full-attention mass that falls inside `window`, without sinks, 0..1.
     pub fn coverage(&self, head: HeadId, window: Window) -> f32 {
         let cumulative = self.cumulative(head);
@@ -62,11 +51,6 @@ impl DistanceProfile {
             0 => 0.0,
             w => cumulative[w - 1].min(1.0),
         }
-    }
-
-    /// Number of layers and of heads a layer.
-    pub fn shape(&self) -> (usize, usize) {
-        (self.layers, self.heads)
     }
 }
 
@@ -160,7 +144,6 @@ mod tests {
         assert_eq!(profile.coverage(HEAD, Window::Last(3)), 0.875);
         assert_eq!(profile.coverage(HEAD, Window::Full), 1.0);
         assert_eq!(profile.coverage(HEAD, Window::Last(99)), 1.0);
-        assert_eq!(profile.at(HEAD, 2), 0.125);
     }
 
     #[test]
