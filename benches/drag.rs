@@ -14,7 +14,10 @@ use headscope::{
 fn drag(c: &mut Criterion) {
     let model = built_in().unwrap();
     let text = sample("long").unwrap().text;
-    let tokens = model.tokenizer.encode(text, model.spec.vocab_size).unwrap();
+    let tokens = model
+        .tokenizer
+        .encode(text, model.spec.vocab_size, headscope::model::Bos::Auto)
+        .unwrap();
     let decoder = Decoder::new(model, Arc::new(tokens.ids[..1024].to_vec())).unwrap();
     let mut kernel = Backend::Cpu.kernel();
     let go = &mut |_, _| Flow::Continue;

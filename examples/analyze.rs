@@ -6,13 +6,15 @@ use headscope::{
     Result,
     attention::{Window, WindowMap},
     engine::{Backend, Decoder, Flow, distance_profile},
-    model::{SAMPLES, built_in},
+    model::{Bos, SAMPLES, built_in},
 };
 
 fn main() -> Result<()> {
     let model = built_in()?;
     let spec = model.spec.clone();
-    let text = model.tokenizer.encode(SAMPLES[0].text, spec.vocab_size)?;
+    let text = model
+        .tokenizer
+        .encode(SAMPLES[0].text, spec.vocab_size, Bos::Auto)?;
     let decoder = Decoder::new(model, Arc::new(text.ids))?;
     let mut kernel = Backend::Cpu.kernel();
     let go = &mut |_, _| Flow::Continue;

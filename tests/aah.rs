@@ -233,7 +233,10 @@ fn collapse_is_flagged() {
 fn steps_on_the_built_in_model_give_the_same_windows_on_both_engines() {
     let model = built_in().unwrap();
     let text = sample("held-out book").unwrap().text;
-    let tokens = model.tokenizer.encode(text, model.spec.vocab_size).unwrap();
+    let tokens = model
+        .tokenizer
+        .encode(text, model.spec.vocab_size, headscope::model::Bos::Auto)
+        .unwrap();
     let decoder = Decoder::new(model, Arc::new(tokens.ids[..96].to_vec())).unwrap();
     let config = AahConfig::for_inspection(Regime::FullAdaptive, AahConfig::scaled_windows(96), 3);
     let gpu = Backend::Gpu(headscope::engine::gpu::GpuContext::headless().unwrap());

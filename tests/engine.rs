@@ -12,7 +12,7 @@ use headscope::{
         Backend, Decoder, Flow, MatrixRequest, Pooling, Trace, distance_profile, gpu::GpuContext,
         head_matrix, sink_profile,
     },
-    model::{Model, built_in},
+    model::{Bos, Model, built_in},
     session::sample,
 };
 use proptest::prelude::*;
@@ -20,7 +20,10 @@ use proptest::prelude::*;
 fn decoder(count: usize) -> Decoder {
     let model: Arc<Model> = built_in().unwrap();
     let text = sample("held-out book").unwrap().text;
-    let tokens = model.tokenizer.encode(text, model.spec.vocab_size).unwrap();
+    let tokens = model
+        .tokenizer
+        .encode(text, model.spec.vocab_size, Bos::Auto)
+        .unwrap();
     Decoder::new(model, Arc::new(tokens.ids[..count].to_vec())).unwrap()
 }
 

@@ -6,8 +6,8 @@ use candle_core::{Device, Storage, Tensor};
 
 use super::{
     attend::{Attended, AttentionKernel, AttentionShape, HeadJob, Qkv},
-    cpu::elementwise::{RopeTable, activate, add_assign, add_bias, gate_mul, norm, rms_norm},
-    loss::token_loss,
+    cpu::elementwise::{RopeTable, activate, add_assign, add_bias, gate_mul, norm, scale},
+    loss::{LogitHead, token_loss},
     run::{LayerTrace, Run, Trace, head_moments, head_statistics},
 };
 use crate::{
@@ -240,12 +240,17 @@ impl Decoder {
     fn loss(&self, hidden: &[f32]) -> Result<Vec<f32>> {
         let weights = &self.model.weights;
         let normed = self.norm(hidden, &weights.final_norm);
-        token_loss(
-            &normed,
-            &weights.head,
-            &self.tokens[1..],
-            self.model.spec.logit_softcap,
-        )
+        token_loss(&normed, &self.logit_head(), &self.tokens[1..])
+    }
+
+    fn logit_head(&self) -> LogitHead<'_> {
+        let (weights, spec) = (&self.model.weights, &self.model.spec);
+        LogitHead {
+            weight: &weights.head,
+            bias: weights.head_bias.as_deref(),
+            scale: spec.logit_scale,
+            softcap: spec.logit_softcap,
+        }
     }
 
     /// Logits of every position, `[T, V]`: for tests and small models, since the engine never keeps them.
@@ -265,14 +270,16 @@ impl Decoder {
             &Device::Cpu,
         )?;
         let mut logits: Vec<f32> = x.matmul(&weights.head.t()?)?.flatten_all()?.to_vec1()?;
-        if let Some(cap) = self.model.spec.logit_softcap {
-            logits.iter_mut().for_each(|l| *l = cap * (*l / cap).tanh());
+        let head = self.logit_head();
+        for row in logits.chunks_mut(self.model.spec.vocab_size) {
+            head.finish(row, 0);
         }
         Ok(logits)
     }
 
     fn norm(&self, x: &[f32], weights: &Norm) -> Vec<f32> {
-        norm(x, self.model.spec.norm, weights, self.model.spec.norm_eps)
+        let spec = &self.model.spec;
+        norm(x, spec.norm, weights, spec.hidden, spec.norm_eps)
     }
 
     /// The norm where there is one, else the same numbers.
@@ -284,10 +291,7 @@ impl Decoder {
         let ids = Tensor::from_slice(&self.tokens, self.tokens.len(), &Device::Cpu)?;
         let rows = self.model.weights.embedding.index_select(&ids, 0)?;
         let mut hidden: Vec<f32> = rows.flatten_all()?.to_vec1()?;
-        let scale = self.model.spec.embedding_scale;
-        if scale != 1.0 {
-            hidden.iter_mut().for_each(|h| *h *= scale);
-        }
+        scale(&mut hidden, self.model.spec.embedding_scale);
         if let (Some(positions), Positions::Learned { offset, .. }) =
             (&self.model.weights.positions, &self.model.spec.positions)
         {
@@ -347,9 +351,15 @@ impl Decoder {
         let mut k = linear(&block.key, &normed)?;
         let v = linear(&block.value, &normed)?;
         if let Some(weights) = &block.qk_norm {
-            // Rows as wide as the weights: a head each, or all heads of a token.
-            q = rms_norm(&q, &weights.query, spec.norm_eps);
-            k = rms_norm(&k, &weights.key, spec.norm_eps);
+            let width = |n_heads: usize| {
+                let heads = if weights.by_head { 1 } else { n_heads };
+                heads * spec.head_dim
+            };
+            let of = |x: &[f32], part: &Norm, n_heads: usize| {
+                norm(x, weights.kind, part, width(n_heads), spec.norm_eps)
+            };
+            q = of(&q, &weights.query, spec.n_heads);
+            k = of(&k, &weights.key, spec.n_kv_heads);
         }
         if let Some(rope) = spec.layers[layer].rope.and_then(|r| self.ropes.get(r)) {
             rope.apply(&mut q, spec.n_heads);
@@ -382,6 +392,7 @@ impl Decoder {
         if let Some(weights) = &block.attention_post_norm {
             hidden = self.norm(&hidden, weights);
         }
+        scale(&mut hidden, spec.residual_scale);
         add_assign(&mut hidden, &trace.input);
         // In a parallel block the feed-forward layer does not see what attention gave.
         let read: &[f32] = if spec.parallel { &trace.input } else { &hidden };
@@ -396,6 +407,7 @@ impl Decoder {
         if let Some(weights) = &block.mlp_post_norm {
             out = self.norm(&out, weights);
         }
+        scale(&mut out, spec.residual_scale);
         add_assign(&mut hidden, &out);
         Ok(Arc::new(hidden))
     }

@@ -4,7 +4,7 @@ use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 
 use super::{
-    cpu::elementwise::{row_max, sum_exp},
+    cpu::elementwise::{row_max, soft_cap, sum_exp},
     decoder::with_slice,
 };
 use crate::Result;
@@ -13,17 +13,45 @@ use crate::Result;
 const ROWS: usize = 1024;
 const VOCABULARY: usize = 4096;
 
+/// From the last hidden state to logits: `cap(scale (W h + b))`.
+#[derive(Clone, Copy, Debug)]
+pub struct LogitHead<'a> {
+    /// `[V, C]`.
+    pub weight: &'a Tensor,
+    /// `[V]`.
+    pub bias: Option<&'a [f32]>,
+    /// Factor of the logits.
+    pub scale: f32,
+    /// Logits are bounded by `softcap * tanh(logit / softcap)`.
+    pub softcap: Option<f32>,
+}
+
+impl LogitHead<'_> {
+    /// From products to logits, for one row of the tokens `start..`.
+    pub fn finish(&self, row: &mut [f32], start: usize) {
+        if let Some(bias) = self.bias.and_then(|b| b.get(start..)) {
+            for (logit, bias) in row.iter_mut().zip(bias) {
+                *logit += bias;
+            }
+        }
+        if self.scale != 1.0 {
+            row.iter_mut().for_each(|logit| *logit *= self.scale);
+        }
+        if let Some(cap) = self.softcap {
+            soft_cap(row, cap);
+        }
+    }
+
+    fn is_plain(&self) -> bool {
+        self.bias.is_none() && self.scale == 1.0 && self.softcap.is_none()
+    }
+}
+
 /// Loss of predicting `targets[t]` from `hidden[t]`, in nats, `[targets.len()]`.
 ///
-/// Logits are bounded by `softcap * tanh(logit / softcap)` where a cap is given.
-/// `hidden` is `[at least targets.len(), C]`, after the final norm; `head` is `[V, C]`.
-pub fn token_loss(
-    hidden: &[f32],
-    head: &Tensor,
-    targets: &[u32],
-    softcap: Option<f32>,
-) -> Result<Vec<f32>> {
-    let (vocab_size, width) = head.dims2()?;
+/// `hidden` is `[at least targets.len(), C]`, after the final norm.
+pub fn token_loss(hidden: &[f32], head: &LogitHead<'_>, targets: &[u32]) -> Result<Vec<f32>> {
+    let (vocab_size, width) = head.weight.dims2()?;
     let mut losses = Vec::with_capacity(targets.len());
     for (rows, targets) in hidden.chunks(ROWS * width).zip(targets.chunks(ROWS)) {
         let rows = &rows[..targets.len() * width];
@@ -33,7 +61,7 @@ pub fn token_loss(
         let mut start = 0;
         while start < vocab_size {
             let count = VOCABULARY.min(vocab_size - start);
-            let logits = x.matmul(&head.narrow(0, start, count)?.t()?)?;
+            let logits = x.matmul(&head.weight.narrow(0, start, count)?.t()?)?;
             with_slice(&logits, |logits| {
                 state
                     .par_iter_mut()
@@ -41,13 +69,14 @@ pub fn token_loss(
                     .zip(targets)
                     .with_min_len(8)
                     .for_each(|(((max, sum, target_logit), row), &target)| {
-                        let capped: Vec<f32>;
-                        let row = match softcap {
-                            Some(cap) => {
-                                capped = row.iter().map(|l| cap * (l / cap).tanh()).collect();
-                                &capped[..]
-                            }
-                            None => row,
+                        let finished: Vec<f32>;
+                        let row = if head.is_plain() {
+                            row
+                        } else {
+                            let mut own = row.to_vec();
+                            head.finish(&mut own, start);
+                            finished = own;
+                            &finished[..]
                         };
                         let new_max = max.max(row_max(row));
                         *sum = *sum * (*max - new_max).exp() + sum_exp(row, new_max);

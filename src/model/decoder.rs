@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor};
 
-use super::{ModelSpec, WeightStore};
+use super::{ModelSpec, NormKind, WeightStore};
 use crate::Result;
 
 /// A linear layer, `y = x W^T + b`.
@@ -76,10 +76,14 @@ impl Norm {
 /// A norm of queries and keys.
 #[derive(Debug)]
 pub struct QkNorm {
-    /// `[D]` for each head alone, or `[H D]` for all of them together.
-    pub query: Vec<f32>,
+    /// Which norm.
+    pub kind: NormKind,
+    /// Whether each head is normed alone, or all of a token together.
+    pub by_head: bool,
+    /// `[D]` for all heads alike, or `[H D]`.
+    pub query: Norm,
     /// `[D]`, or `[Hkv D]`.
-    pub key: Vec<f32>,
+    pub key: Norm,
 }
 
 /// One block: attention and a feed-forward layer, each with norms before or after it.
@@ -124,6 +128,8 @@ pub struct DecoderWeights {
     pub final_norm: Norm,
     /// Output projection, `[V, C]`; the embedding itself where it is tied.
     pub head: Tensor,
+    /// Added to the logits, `[V]`.
+    pub head_bias: Option<Vec<f32>>,
     /// Number of parameters, tied ones counted once.
     pub parameters: u64,
 }
@@ -150,7 +156,7 @@ impl DecoderWeights {
                     + norms.into_iter().flatten().map(Norm::count).sum::<usize>()
                     + b.qk_norm
                         .as_ref()
-                        .map_or(0, |n| n.query.len() + n.key.len())
+                        .map_or(0, |n| n.query.count() + n.key.count())
             })
             .sum();
         let head = if spec.tied_head {
@@ -160,6 +166,7 @@ impl DecoderWeights {
         };
         let rest = self.embedding.elem_count()
             + self.positions.as_ref().map_or(0, Vec::len)
+            + self.head_bias.as_ref().map_or(0, Vec::len)
             + self.final_norm.count();
         self.parameters = (rest + blocks + head) as u64;
         self

@@ -4,9 +4,14 @@
 //! forward pass in [`crate::engine`] is one for all.
 
 mod architectures;
+mod config;
 mod decoder;
 mod embedded;
+mod gguf;
 mod hf;
+mod mapping;
+mod rotary;
+mod sentence_piece;
 mod spec;
 mod tokenizer;
 mod weights;
@@ -16,7 +21,7 @@ use std::{path::Path, sync::Arc};
 pub use decoder::{BlockWeights, DecoderWeights, Linear, Norm, QkNorm};
 pub use embedded::{SAMPLES, Sample, built_in};
 pub use spec::{Activation, LayerSpec, ModelSpec, NormKind, Positions, RopeScaling, RopeSpec};
-pub use tokenizer::{Cluster, TokenizedText, Tokenizer, visible};
+pub use tokenizer::{Bos, Cluster, TokenizedText, Tokenizer, visible};
 pub use weights::WeightStore;
 
 use crate::Result;
@@ -35,12 +40,15 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a Hugging Face folder: `config.json`, safetensors (one file, or shards with an index) and
-    /// `tokenizer.json`.
+    /// Opens a Hugging Face folder (`config.json`, safetensors in one file or in shards with an index, and
+    /// `tokenizer.json`), one of its files, or a GGUF file.
     ///
     /// # Errors
     /// One sentence that says which file lacks what.
     pub fn open(path: &Path) -> Result<Arc<Self>> {
+        if is_gguf(path) {
+            return gguf::open(path).map(Arc::new);
+        }
         hf::open(path).map(Arc::new)
     }
 
@@ -52,8 +60,39 @@ impl Model {
         hf::open_without_tokenizer(path).map(Arc::new)
     }
 
+    /// The tokenizer alone, and the size of its vocabulary: of a model, of a `tokenizer.json`, or of a GGUF file
+    /// that need not have weights.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_tokenizer(path: &Path) -> Result<(Tokenizer, usize)> {
+        if is_gguf(path) {
+            return gguf::open_tokenizer(path);
+        }
+        let file = if path.is_dir() {
+            path.join("tokenizer.json")
+        } else {
+            path.to_owned()
+        };
+        Ok((Tokenizer::open(&file)?, usize::MAX))
+    }
+
     /// Number of parameters, tied ones counted once.
     pub fn parameters(&self) -> u64 {
         self.weights.parameters
     }
+}
+
+/// Whether a file is GGUF: by its name, or by how it begins.
+fn is_gguf(path: &Path) -> bool {
+    use std::io::Read as _;
+    let is_named = path
+        .extension()
+        .is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
+    let mut magic = [0; 4];
+    path.is_file()
+        && (is_named
+            || std::fs::File::open(path)
+                .and_then(|mut file| file.read_exact(&mut magic))
+                .is_ok_and(|()| &magic == b"GGUF"))
 }

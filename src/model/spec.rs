@@ -35,6 +35,10 @@ pub struct ModelSpec {
     pub embedding_scale: f32,
     /// Bound of the attention scores, `cap * tanh(score / cap)`.
     pub attention_softcap: Option<f32>,
+    /// Factor of what attention and feed-forward layer add to the residual stream.
+    pub residual_scale: f32,
+    /// Factor of the logits, before their bound.
+    pub logit_scale: f32,
     /// Bound of the logits.
     pub logit_softcap: Option<f32>,
     /// Activation of the feed-forward layer.
@@ -89,7 +93,7 @@ pub enum Positions {
     },
 }
 
-/// Rotary position embedding of the half-split kind: dimension `i` turns with `i + rotary_dim / 2`.
+/// Rotary position embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {
     /// Dimensions of a head that turn, the first ones; the others stay.
@@ -98,10 +102,13 @@ pub struct RopeSpec {
     pub theta: f64,
     /// How frequencies are changed for long texts.
     pub scaling: RopeScaling,
+    /// Which dimensions turn together: `2i` with `2i + 1`, as GPT-J, Cohere and the llama family's GGUF files have it;
+    /// otherwise `i` with `i + rotary_dim / 2`.
+    pub interleaved: bool,
 }
 
 /// Changes of the rotary frequencies for texts longer than in training.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
     /// None.
     Default,
@@ -109,6 +116,13 @@ pub enum RopeScaling {
     Linear {
         /// The divisor.
         factor: f64,
+    },
+    /// A larger base once a text is longer than the training's, NTK-aware.
+    Dynamic {
+        /// How much longer texts may be.
+        factor: f64,
+        /// Tokens of the original training.
+        original_context: f64,
     },
     /// Llama 3.1: low frequencies divided by `factor`, high ones kept, those between blended.
     Llama3 {
@@ -121,27 +135,73 @@ pub enum RopeScaling {
         /// Tokens of the original training.
         original_context: f64,
     },
+    /// YaRN (arXiv 2309.00071): frequencies that turn more than `beta_fast` times within the training's context are
+    /// kept, those that turn less than `beta_slow` times divided by `factor`, with a ramp between.
+    Yarn {
+        /// The divisor of low frequencies.
+        factor: f64,
+        /// Tokens of the original training.
+        original_context: f64,
+        /// Turns above which a frequency is kept.
+        beta_fast: f64,
+        /// Turns below which it is divided.
+        beta_slow: f64,
+        /// Whether the ends of the ramp are whole dimensions.
+        truncate: bool,
+        /// Factor of queries and keys.
+        amplitude: f64,
+    },
+    /// Divisors of each frequency, one set for texts within the training's context and one beyond it.
+    LongRope {
+        /// Up to `original_context` tokens.
+        short: Vec<f64>,
+        /// Beyond.
+        long: Vec<f64>,
+        /// Tokens of the original training.
+        original_context: f64,
+        /// Factor of queries and keys.
+        amplitude: f64,
+    },
 }
 
 impl RopeSpec {
-    /// Angle per position of each pair of dimensions, `[rotary_dim / 2]`, rounded up: of an odd number one more
-    /// dimension turns, as in the models' own code.
-    pub fn frequencies(&self) -> Vec<f64> {
+    /// Angle per position of each pair of dimensions for a text of `seq_len` tokens, `[rotary_dim / 2]`, rounded up: of
+    /// an odd number one more dimension turns, as in the models' own code.
+    pub fn frequencies(&self, seq_len: usize) -> Vec<f64> {
+        let dim = self.rotary_dim as f64;
+        let base = match self.scaling {
+            RopeScaling::Dynamic {
+                factor,
+                original_context,
+            } if seq_len as f64 > original_context => {
+                let stretch = factor * seq_len as f64 / original_context - (factor - 1.0);
+                self.theta * stretch.powf(dim / (dim - 2.0))
+            }
+            _ => self.theta,
+        };
         (0..self.rotary_dim.div_ceil(2))
             .map(|i| {
-                let frequency = self.theta.powf(-(2.0 * i as f64) / self.rotary_dim as f64);
-                self.scaling.apply(frequency)
+                let frequency = base.powf(-(2.0 * i as f64) / dim);
+                self.scaled(frequency, i, seq_len)
             })
             .collect()
     }
-}
 
-impl RopeScaling {
-    fn apply(self, frequency: f64) -> f64 {
-        match self {
-            Self::Default => frequency,
-            Self::Linear { factor } => frequency / factor,
-            Self::Llama3 {
+    /// Factor of queries and keys that turn.
+    pub fn amplitude(&self) -> f64 {
+        match self.scaling {
+            RopeScaling::Yarn { amplitude, .. } | RopeScaling::LongRope { amplitude, .. } => {
+                amplitude
+            }
+            _ => 1.0,
+        }
+    }
+
+    fn scaled(&self, frequency: f64, index: usize, seq_len: usize) -> f64 {
+        match &self.scaling {
+            RopeScaling::Default | RopeScaling::Dynamic { .. } => frequency,
+            RopeScaling::Linear { factor } => frequency / factor,
+            RopeScaling::Llama3 {
                 factor,
                 low_freq_factor,
                 high_freq_factor,
@@ -158,6 +218,44 @@ impl RopeScaling {
                     (1.0 - smooth) * frequency / factor + smooth * frequency
                 }
             }
+            RopeScaling::Yarn {
+                factor,
+                original_context,
+                beta_fast,
+                beta_slow,
+                truncate,
+                ..
+            } => {
+                // The dimension whose frequency turns so many times within the training's context.
+                let dim = self.rotary_dim as f64;
+                let dimension = |turns: f64| {
+                    dim * (original_context / (turns * std::f64::consts::TAU)).ln()
+                        / (2.0 * self.theta.ln())
+                };
+                let (mut low, mut high) = (dimension(*beta_fast), dimension(*beta_slow));
+                if *truncate {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                let (low, mut high) = (low.max(0.0), high.min(dim - 1.0));
+                if low == high {
+                    high += 0.001;
+                }
+                let divided = ((index as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                frequency / factor * divided + frequency * (1.0 - divided)
+            }
+            RopeScaling::LongRope {
+                short,
+                long,
+                original_context,
+                ..
+            } => {
+                let divisors = if seq_len as f64 > *original_context {
+                    long
+                } else {
+                    short
+                };
+                frequency / divisors.get(index).copied().unwrap_or(1.0)
+            }
         }
     }
 }
@@ -173,4 +271,6 @@ pub enum Activation {
     GeluTanh,
     /// `max(x, 0)`.
     Relu,
+    /// `max(x, 0)²`.
+    ReluSquared,
 }

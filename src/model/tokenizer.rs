@@ -4,15 +4,42 @@ use std::{ops::Range, path::Path};
 
 use unicode_segmentation::UnicodeSegmentation;
 
+use super::sentence_piece::SentencePiece;
 use crate::{Error, Result};
 
 /// Largest `tokenizer.json` that is read; the largest real ones are about 35 MB.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
+/// Whether a text begins with the token for a beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bos {
+    /// As the model's tokenizer does by itself.
+    #[default]
+    Auto,
+    /// Always, where the model has one.
+    On,
+    /// Never.
+    Off,
+}
+
+/// What turns text into tokens.
+enum Kind {
+    /// Anything that a `tokenizer.json` can say.
+    Pipeline(Box<tokenizers::Tokenizer>),
+    /// Pieces with scores.
+    SentencePiece(SentencePiece),
+    /// There is none.
+    Absent,
+}
+
 /// A model's tokenizer.
 pub struct Tokenizer {
-    inner: Option<tokenizers::Tokenizer>,
+    kind: Kind,
     origin: String,
+    /// The token for a beginning, where it is known.
+    bos: Option<u32>,
+    /// Whether the tokenizer adds it by itself.
+    adds_bos: bool,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -45,72 +72,133 @@ impl Tokenizer {
     /// # Errors
     /// When they are not a tokenizer.
     pub fn from_bytes(origin: &str, bytes: &[u8]) -> Result<Self> {
-        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| Error::Tokenizer {
+        let refuse = |message: String| Error::Tokenizer {
             origin: origin.to_owned(),
-            message: format!("is not a tokenizer ({e}); it comes with the model as tokenizer.json"),
+            message,
+        };
+        let mut pipeline = tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| {
+            refuse(format!(
+                "is not a tokenizer ({e}); it comes with the model as tokenizer.json"
+            ))
         })?;
         // A file may ask for cutting or padding, which are for training batches.
-        inner.with_padding(None);
-        inner.with_truncation(None).map_err(|e| Error::Tokenizer {
-            origin: origin.to_owned(),
-            message: e.to_string(),
-        })?;
-        Ok(Self {
-            inner: Some(inner),
-            origin: origin.to_owned(),
-        })
+        pipeline.with_padding(None);
+        pipeline
+            .with_truncation(None)
+            .map_err(|e| refuse(e.to_string()))?;
+        // What it puts before a text shows on any text.
+        let leading = |add: bool| -> Result<Vec<u32>> {
+            let encoding = pipeline
+                .encode("a", add)
+                .map_err(|e| refuse(format!("cannot read even a letter: {e}")))?;
+            Ok(encoding.get_ids().to_vec())
+        };
+        let (plain, with) = (leading(false)?, leading(true)?);
+        let bos = with
+            .first()
+            .copied()
+            .filter(|first| with.len() > plain.len() && plain.first() != Some(first));
+        Ok(Self::from_pipeline(origin, pipeline).with_bos(bos, bos.is_some()))
+    }
+
+    /// From a tokenizer that is ready.
+    pub(super) fn from_pipeline(origin: &str, pipeline: tokenizers::Tokenizer) -> Self {
+        Self::new(origin, Kind::Pipeline(Box::new(pipeline)))
+    }
+
+    /// From pieces with scores.
+    pub(super) fn from_sentence_piece(origin: &str, model: SentencePiece) -> Self {
+        Self::new(origin, Kind::SentencePiece(model))
     }
 
     /// Stands for a tokenizer that is not there; it refuses every text.
     pub(super) fn none(origin: &str) -> Self {
+        Self::new(origin, Kind::Absent)
+    }
+
+    fn new(origin: &str, kind: Kind) -> Self {
         Self {
-            inner: None,
+            kind,
             origin: origin.to_owned(),
+            bos: None,
+            adds_bos: false,
         }
     }
 
-    /// Tokens of `text`, with the special tokens that the tokenizer adds by itself (a BOS, say).
+    /// Says what token a text begins with, and whether it does by habit.
+    pub(super) fn with_bos(mut self, bos: Option<u32>, adds_bos: bool) -> Self {
+        self.bos = bos;
+        self.adds_bos = adds_bos && bos.is_some();
+        self
+    }
+
+    /// The token for a beginning, where the model has one.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The token that texts, and blocks of them, begin with under this setting.
+    pub fn leading(&self, bos: Bos) -> Option<u32> {
+        match bos {
+            Bos::Auto => self.bos.filter(|_| self.adds_bos),
+            Bos::On => self.bos,
+            Bos::Off => None,
+        }
+    }
+
+    /// How the vocabulary writes a token.
+    pub fn piece(&self, id: u32) -> String {
+        match &self.kind {
+            Kind::Pipeline(pipeline) => pipeline.id_to_token(id),
+            Kind::SentencePiece(model) => model.piece(id).map(str::to_owned),
+            Kind::Absent => None,
+        }
+        .unwrap_or_else(|| format!("#{id}"))
+    }
+
+    /// Tokens of `text`, with the token for a beginning where the setting asks for it. A text that begins with it
+    /// already gets no second one.
     ///
     /// # Errors
     /// When the tokenizer fails, or gives a token outside a vocabulary of `vocab_size`.
-    pub fn encode(&self, text: &str, vocab_size: usize) -> Result<TokenizedText> {
+    pub fn encode(&self, text: &str, vocab_size: usize, bos: Bos) -> Result<TokenizedText> {
         let refuse = |message: String| Error::Tokenizer {
             origin: self.origin.clone(),
             message,
         };
-        let inner = self
-            .inner
-            .as_ref()
-            .ok_or_else(|| refuse("has no tokenizer.json".to_owned()))?;
-        let encoding = inner
-            .encode(text, true)
-            .map_err(|e| refuse(format!("cannot read this text: {e}")))?;
-        let ids = encoding.get_ids().to_vec();
+        let (mut ids, mut ranges) = (Vec::new(), Vec::new());
+        match &self.kind {
+            Kind::Absent => return Err(refuse("has no tokenizer.json".to_owned())),
+            Kind::SentencePiece(model) => (ids, ranges) = model.encode(text).into_iter().unzip(),
+            Kind::Pipeline(pipeline) => {
+                let encoding = pipeline
+                    .encode(text, false)
+                    .map_err(|e| refuse(format!("cannot read this text: {e}")))?;
+                // Offsets come from outside code: whatever they are, they must slice the text.
+                let mut at = 0;
+                for (&id, &(start, end)) in encoding.get_ids().iter().zip(encoding.get_offsets()) {
+                    ids.push(id);
+                    let is_valid =
+                        start <= end && text.is_char_boundary(start) && text.is_char_boundary(end);
+                    if is_valid {
+                        at = end;
+                        ranges.push(start..end);
+                    } else {
+                        ranges.push(at..at);
+                    }
+                }
+            }
+        }
+        if let Some(leading) = self.leading(bos).filter(|id| ids.first() != Some(id)) {
+            ids.insert(0, leading);
+            ranges.insert(0, 0..0);
+        }
         if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
             return Err(refuse(format!(
                 "gives token {id}, but the model knows only {vocab_size}; it belongs to another model"
             )));
         }
-        let special = encoding.get_special_tokens_mask();
-        // Offsets come from outside code: whatever they are, they must slice the text.
-        let mut ranges = Vec::with_capacity(ids.len());
-        let mut at = 0;
-        for (&(start, end), &is_special) in encoding.get_offsets().iter().zip(special) {
-            let valid = is_special == 0
-                && start <= end
-                && text.is_char_boundary(start)
-                && text.is_char_boundary(end);
-            if valid {
-                at = end;
-                ranges.push(start..end);
-            } else {
-                ranges.push(at..at);
-            }
-        }
-        let pieces = ids
-            .iter()
-            .map(|&id| inner.id_to_token(id).unwrap_or_else(|| format!("#{id}")))
-            .collect();
+        let pieces = ids.iter().map(|&id| self.piece(id)).collect();
         Ok(TokenizedText::new(text.to_owned(), ids, ranges, pieces))
     }
 }
@@ -298,7 +386,10 @@ mod tests {
 
     fn encode(text: &str) -> TokenizedText {
         let model = built_in().unwrap();
-        model.tokenizer.encode(text, model.spec.vocab_size).unwrap()
+        model
+            .tokenizer
+            .encode(text, model.spec.vocab_size, Bos::Auto)
+            .unwrap()
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! [`WeightStore`]: named tensors in memory-mapped safetensors, converted to f32 one at a time.
+//! [`WeightStore`]: named tensors in memory-mapped safetensors or GGUF files, converted to f32 one at a time.
 
 use std::{
     collections::HashMap,
@@ -6,10 +6,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use candle_core::{Device, Tensor};
+use candle_core::{
+    CpuStorage, Device, Tensor,
+    quantized::{GgmlDType, QuantizedType},
+};
+use rayon::prelude::*;
 use safetensors::{Dtype, SafeTensors};
 
+use super::gguf::GgufFile;
 use crate::{Error, Result};
+
+/// Numbers converted by one task.
+const PART: usize = 64 * 1024;
 
 /// Longest safetensors header that is read. Real ones are below 1 MB.
 const MAX_HEADER_BYTES: u64 = 64 << 20;
@@ -21,6 +29,14 @@ enum Bytes {
 }
 
 impl Bytes {
+    fn map(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
+        // SAFETY: the mapping is only read. Another process that shortens the file while it is
+        // mapped could still end this one; that is the known price of mapping.
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| Error::io("map", path, e))?;
+        Ok(Self::Mapped(map))
+    }
+
     fn get(&self) -> &[u8] {
         match self {
             Self::Mapped(map) => map,
@@ -29,10 +45,53 @@ impl Bytes {
     }
 }
 
+/// How a tensor's numbers are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Coding {
+    F32,
+    F16,
+    BF16,
+    /// Blocks of a GGUF file, which share their scales.
+    Blocks(GgmlDType),
+    /// None that is read, by its name.
+    Other(String),
+}
+
+impl Coding {
+    /// Numbers in a block, and its bytes.
+    fn block(&self) -> Option<(usize, usize)> {
+        Some(match self {
+            Self::F32 => (1, 4),
+            Self::F16 | Self::BF16 => (1, 2),
+            Self::Blocks(dtype) => (dtype.block_size(), dtype.type_size()),
+            Self::Other(_) => return None,
+        })
+    }
+
+    /// Bytes of `count` numbers; `None` where that is no whole number of blocks.
+    pub fn bytes(&self, count: usize) -> Option<usize> {
+        let (numbers, bytes) = self.block()?;
+        count
+            .is_multiple_of(numbers)
+            .then(|| (count / numbers).checked_mul(bytes))?
+    }
+}
+
+impl From<Dtype> for Coding {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => Self::F32,
+            Dtype::F16 => Self::F16,
+            Dtype::BF16 => Self::BF16,
+            other => Self::Other(format!("{other:?}")),
+        }
+    }
+}
+
 /// Where one tensor lies.
 struct Entry {
     file: usize,
-    dtype: Dtype,
+    coding: Coding,
     shape: Vec<usize>,
     /// Byte range within the file.
     range: std::ops::Range<usize>,
@@ -53,6 +112,39 @@ impl std::fmt::Debug for WeightStore {
 }
 
 impl WeightStore {
+    /// Maps a GGUF file; gives what it says of the model besides.
+    ///
+    /// # Errors
+    /// When it cannot be read, is not GGUF, or is cut short.
+    pub(super) fn open_gguf(path: &Path) -> Result<Self> {
+        let mut store = Self::empty();
+        let origin = path.display().to_string();
+        let bytes = Bytes::map(path)?;
+        for tensor in GgufFile::parse(&origin, bytes.get())?.tensors {
+            let entry = Entry {
+                file: 0,
+                coding: tensor.coding,
+                shape: tensor.shape,
+                range: tensor.range,
+            };
+            store.entries.insert(tensor.name, entry);
+        }
+        store.files.push((origin, bytes));
+        Ok(store)
+    }
+
+    /// The bytes of the first file.
+    pub(super) fn first_file(&self) -> (&str, &[u8]) {
+        self.files
+            .first()
+            .map_or(("", &[]), |(origin, bytes)| (origin.as_str(), bytes.get()))
+    }
+
+    /// Names of all tensors, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
     /// Maps safetensors files. A tensor's name must stand in only one of them.
     ///
     /// # Errors
@@ -60,12 +152,7 @@ impl WeightStore {
     pub fn open(paths: &[PathBuf]) -> Result<Self> {
         let mut store = Self::empty();
         for path in paths {
-            let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
-            // SAFETY: the mapping is only read. Another process that shortens the file while it is
-            // mapped could still end this one; that is the known price of mapping.
-            let map =
-                unsafe { memmap2::Mmap::map(&file) }.map_err(|e| Error::io("map", path, e))?;
-            store.add(path.display().to_string(), Bytes::Mapped(map))?;
+            store.add(path.display().to_string(), Bytes::map(path)?)?;
         }
         Ok(store)
     }
@@ -114,7 +201,7 @@ impl WeightStore {
             let offset = view.data().as_ptr() as usize - start;
             let entry = Entry {
                 file: self.files.len(),
-                dtype: view.dtype(),
+                coding: view.dtype().into(),
                 shape: view.shape().to_vec(),
                 range: offset..offset + view.data().len(),
             };
@@ -157,61 +244,92 @@ impl WeightStore {
     pub fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         let entry = self.entries.get(name).ok_or_else(|| Error::Weights {
             origin: self.files.first().map_or_else(String::new, |f| f.0.clone()),
-            message: format!("the tensor {name} is missing; the file does not fit its config.json"),
+            message: format!(
+                "the tensor {name} is missing; the file does not fit its configuration"
+            ),
         })?;
         let (origin, bytes) = &self.files[entry.file];
         if entry.shape != shape {
             return Err(Error::Weights {
                 origin: origin.clone(),
                 message: format!(
-                    "the tensor {name} has shape {:?}, but config.json asks for {shape:?}",
+                    "the tensor {name} has shape {:?}, but the configuration asks for {shape:?}",
                     entry.shape
                 ),
             });
         }
         let data = &bytes.get()[entry.range.clone()];
         let count: usize = shape.iter().product();
-        let width = match entry.dtype {
-            Dtype::F32 => 4,
-            Dtype::F16 | Dtype::BF16 => 2,
-            other => {
-                return Err(Error::Weights {
-                    origin: origin.clone(),
-                    message: format!(
-                        "the tensor {name} is of type {other:?}; only F32, F16 and BF16 are supported"
-                    ),
-                });
-            }
+        let refuse = |message: String| Error::Weights {
+            origin: origin.clone(),
+            message: format!("the tensor {name} {message}"),
         };
-        if data.len() != count * width {
-            return Err(Error::Weights {
-                origin: origin.clone(),
-                message: format!(
-                    "the tensor {name} has {} bytes, not {}",
-                    data.len(),
-                    count * width
-                ),
-            });
+        if let Coding::Other(kind) = &entry.coding {
+            return Err(refuse(format!(
+                "is of type {kind}, which is not read; save the model as F32, F16, BF16 or one of GGUF's Q types"
+            )));
         }
-        // Data may lie at any address: read byte-wise.
-        let (pairs, _) = data.as_chunks::<2>();
-        Ok(match entry.dtype {
-            Dtype::F16 => pairs
-                .iter()
-                .map(|&b| half::f16::from_le_bytes(b).to_f32())
-                .collect(),
-            Dtype::BF16 => pairs
-                .iter()
-                .map(|&b| half::bf16::from_le_bytes(b).to_f32())
-                .collect(),
-            _ => data
-                .as_chunks::<4>()
-                .0
-                .iter()
-                .map(|&b| f32::from_le_bytes(b))
-                .collect(),
-        })
+        let expected = entry.coding.bytes(count);
+        if expected != Some(data.len()) {
+            return Err(refuse(format!(
+                "has {} bytes, which {shape:?} numbers do not take",
+                data.len()
+            )));
+        }
+        decode(data, &entry.coding, count)?
+            .ok_or_else(|| refuse("holds numbers that are not finite: it is damaged".to_owned()))
     }
+}
+
+/// Converts `count` numbers; `None` where one is not finite.
+fn decode(data: &[u8], coding: &Coding, count: usize) -> Result<Option<Vec<f32>>> {
+    let mut out = vec![0.0f32; count];
+    let Some((block, block_bytes)) = coding.block() else {
+        return Ok(None);
+    };
+    let part = (PART / block).max(1);
+    let is_finite = out
+        .par_chunks_mut(part * block)
+        .zip(data.par_chunks(part * block_bytes))
+        .map(|(out, data)| {
+            // Data may lie at any address: read byte-wise.
+            match coding {
+                Coding::F32 => {
+                    for (out, bytes) in out.iter_mut().zip(data.as_chunks::<4>().0) {
+                        *out = f32::from_le_bytes(*bytes);
+                    }
+                }
+                Coding::F16 => {
+                    for (out, bytes) in out.iter_mut().zip(data.as_chunks::<2>().0) {
+                        *out = half::f16::from_le_bytes(*bytes).to_f32();
+                    }
+                }
+                Coding::BF16 => {
+                    for (out, bytes) in out.iter_mut().zip(data.as_chunks::<2>().0) {
+                        *out = half::bf16::from_le_bytes(*bytes).to_f32();
+                    }
+                }
+                Coding::Blocks(dtype) => decode_blocks(*dtype, data, out)?,
+                Coding::Other(_) => {}
+            }
+            Ok(out.iter().fold(true, |all, v| all & v.is_finite()))
+        })
+        .try_reduce(|| true, |a, b| Ok::<_, Error>(a && b))?;
+    Ok(is_finite.then_some(out))
+}
+
+/// Decodes whole blocks by candle.
+fn decode_blocks(dtype: GgmlDType, data: &[u8], out: &mut [f32]) -> Result<()> {
+    // Candle reads blocks in place: a copy is aligned for all of them, wherever the file has them.
+    let mut aligned = vec![0u64; data.len().div_ceil(8)];
+    let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut aligned);
+    bytes[..data.len()].copy_from_slice(data);
+    let blocks: Box<dyn QuantizedType> =
+        dtype.from_data(std::borrow::Cow::Borrowed(&bytes[..data.len()]));
+    if let CpuStorage::F32(values) = blocks.dequantize(out.len())? {
+        out.copy_from_slice(&values);
+    }
+    Ok(())
 }
 
 /// The safetensors files of a folder: `model.safetensors`, or the shards of `model.safetensors.index.json`.

@@ -24,7 +24,7 @@ use crate::{
     Result,
     attention::{HeadId, SinkProfile, WindowMap, coverage_at},
     engine::{Baseline, Event, Windowed},
-    model::{Model, TokenizedText},
+    model::{Bos, Model, TokenizedText},
 };
 
 /// Which heads and which query the user looks at.
@@ -73,7 +73,9 @@ impl Document {
         text: &str,
         context: Option<usize>,
     ) -> Result<Self> {
-        let mut tokenized = model.tokenizer.encode(text, model.spec.vocab_size)?;
+        let mut tokenized = model
+            .tokenizer
+            .encode(text, model.spec.vocab_size, Bos::Auto)?;
         if let Some(context) = context {
             tokenized = tokenized.truncated(context);
         }

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::simd::{LANES, Lane, ROWS, dispatch, exp_lane, tile};
+use super::simd::{LANES, Lane, ROWS, dispatch, exp_lane, tanh_lane, tile};
 use crate::{
     attention::Window,
     engine::attend::{Attended, AttentionKernel, AttentionShape, HeadJob, Qkv},
@@ -227,8 +227,14 @@ fn scores<const FMA: bool>(
             &mut acc,
         );
         if let Some(cap) = softcap {
-            for value in acc.iter_mut().flatten() {
-                *value = cap * (*value / cap).tanh();
+            for lanes in &mut acc {
+                for value in lanes.iter_mut() {
+                    *value /= cap;
+                }
+                *lanes = tanh_lane::<FMA>(lanes);
+                for value in lanes.iter_mut() {
+                    *value *= cap;
+                }
             }
         }
         tile_out.copy_from_slice(&acc);
