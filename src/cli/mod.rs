@@ -2,6 +2,7 @@
 
 mod analyze;
 mod doctor;
+mod tokens;
 mod window;
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
@@ -13,7 +14,7 @@ use crate::{
     aah::{AahConfig, Regime},
     attention::{Window, WindowMap},
     engine::{Backend, gpu::GpuContext},
-    model::{Model, SAMPLES, built_in},
+    model::{Bos, Model, SAMPLES, built_in},
     session::{Command, Document, PatternOptions, Session, read_controller, read_map, text_source},
 };
 
@@ -34,6 +35,8 @@ struct Cli {
 enum Subcommands {
     /// One run, full and windowed, as text, JSON or CSV
     Analyze(Box<analyze::AnalyzeArgs>),
+    /// How the model's tokenizer cuts a text: ids, pieces and bytes
+    Tokens(tokens::TokensArgs),
     /// Graphics adapters, limits, kernel self-tests, and what would be used
     Doctor,
 }
@@ -88,6 +91,24 @@ struct RunArgs {
     /// Say nothing but the result
     #[arg(long, short)]
     quiet: bool,
+}
+
+/// Whether a text begins with the token for a beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum BosChoice {
+    Auto,
+    On,
+    Off,
+}
+
+impl From<BosChoice> for Bos {
+    fn from(choice: BosChoice) -> Self {
+        match choice {
+            BosChoice::Auto => Self::Auto,
+            BosChoice::On => Self::On,
+            BosChoice::Off => Self::Off,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -216,6 +237,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         None => window::run(&cli.window),
         Some(Subcommands::Analyze(args)) => analyze::run(&args),
+        Some(Subcommands::Tokens(args)) => tokens::run(&args),
         Some(Subcommands::Doctor) => doctor::run(),
     };
     match result {

@@ -280,6 +280,11 @@ impl TokenizedText {
         self.cluster_of.get(token).copied().unwrap_or(0)
     }
 
+    /// Token `token` as the vocabulary writes it.
+    pub fn piece(&self, token: usize) -> &str {
+        self.pieces.get(token).map_or("", String::as_str)
+    }
+
     /// What token `token` says, for a label: its text with white space made visible; its bytes where it is only a
     /// part of a character; its name where it is special.
     pub fn label(&self, token: usize) -> String {
