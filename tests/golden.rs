@@ -16,7 +16,7 @@ use headscope::{
         cpu::attention::distance_masses,
         head_matrix,
     },
-    model::Model,
+    model::{Bos, Model, WeightStore},
 };
 use serde_json::Value;
 
@@ -335,8 +335,8 @@ fn map_of(value: &Value) -> WindowMap {
     map
 }
 
-fn check_model(folder: &Path, model: Arc<Model>) {
-    let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+fn check_model(path: &Path, folder: &Path, model: Arc<Model>) {
+    let name = path.display().to_string();
     let tensors = Tensors::open(&folder.join("expected.safetensors"));
     let expected = read_json(&folder.join("expected.json"));
     let tokens: Vec<u32> = tensors
@@ -431,9 +431,18 @@ fn models_equal_transformers() {
     folders.sort();
     let mut checked = 0;
     for folder in folders {
-        let model = Model::open_without_tokenizer(&folder).unwrap_or_else(|e| panic!("{e}"));
-        check_model(&folder, model);
-        checked += 1;
+        // The same model may lie there in both forms.
+        let forms = [
+            ("config.json", folder.clone()),
+            ("model.gguf", folder.join("model.gguf")),
+        ];
+        for (file, path) in forms {
+            if folder.join(file).exists() {
+                let model = Model::open_without_tokenizer(&path).unwrap_or_else(|e| panic!("{e}"));
+                check_model(&path, &folder, model);
+                checked += 1;
+            }
+        }
     }
     assert!(checked > 0, "no model in {}", dir.display());
 }
@@ -522,5 +531,108 @@ fn half_precision_and_shards_are_read() {
             .unwrap_err()
             .to_string();
         assert!(error.contains("outside its folder"), "{error}");
+    }
+}
+
+/// Every type of GGUF's that is read, against the numbers that its own Python package decodes.
+#[test]
+fn gguf_blocks_are_decoded() {
+    let dir = golden_dir();
+    if !dir.join("gguf_blocks.gguf").exists() {
+        println!("skipped: no gguf_blocks.gguf in the golden folder");
+        return;
+    }
+    let store = WeightStore::open_gguf(&dir.join("gguf_blocks.gguf")).unwrap();
+    let expected = Tensors::open(&dir.join("gguf_blocks.safetensors"));
+    let mut names: Vec<String> = store.names().map(str::to_owned).collect();
+    names.sort();
+    assert!(names.len() >= 13, "{names:?}");
+    for name in names {
+        let got = store.values(&name, &[3, 512]).unwrap();
+        close(&got, &expected.get(&name), 1e-6, &name);
+    }
+}
+
+/// SmolLM2-135M from its GGUF file: token ids, and loss token by token, full and under windows.
+#[test]
+#[ignore = "needs SmolLM2's GGUF file: set HEADSCOPE_SMOLLM2 to it"]
+fn smollm2_equals_transformers() {
+    let path = std::env::var_os("HEADSCOPE_SMOLLM2").expect("HEADSCOPE_SMOLLM2 names the file");
+    let expected = read_json(&golden_dir().join("smollm2/expected.json"));
+    let numbers = |value: &Value| -> Vec<f64> {
+        value
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|v| v.as_f64().unwrap())
+            .collect()
+    };
+    let model = Model::open(Path::new(&path)).unwrap();
+    let vocab_size = model.spec.vocab_size;
+    let text = expected["text"].as_str().unwrap();
+    let ids: Vec<u32> = numbers(&expected["token_ids"])
+        .iter()
+        .map(|&id| id as u32)
+        .collect();
+    let tokens = model.tokenizer.encode(text, vocab_size, Bos::Auto).unwrap();
+    assert_eq!(tokens.ids[..ids.len()], ids);
+
+    let t = ids.len();
+    let (layers, heads) = (model.spec.n_layers, model.spec.n_heads);
+    let decoder = Decoder::new(model, Arc::new(ids)).unwrap();
+    let mut windows = decoder.full_map();
+    for layer in 0..layers {
+        for head in 0..heads {
+            let keys = [16, 64, 128, 512][(3 * layer + head) % 4];
+            windows.set(HeadId { layer, head }, Window::last(keys).unwrap());
+        }
+    }
+    let maps = [
+        ("loss_full", decoder.full_map()),
+        ("loss_windowed", windows.clone()),
+        ("loss_windowed_4_sinks", windows.with_sinks(4)),
+    ];
+    for (kernel_name, kernel, tolerance) in &mut kernels() {
+        for (key, map) in &maps {
+            let go = &mut |_, _| Flow::Continue;
+            let (run, trace) = decoder.run(kernel.as_mut(), map, &[], go).unwrap();
+            let loss = run.mean_loss().unwrap();
+            println!("{kernel_name}: {key} {loss:.6}");
+            let want = expected[*key].as_f64().unwrap();
+            assert!(
+                (loss - want).abs() < f64::from(*tolerance),
+                "{key}: {loss}, not {want}"
+            );
+            if *key != "loss_full" {
+                continue;
+            }
+            let want: Vec<f32> = numbers(&expected["token_nll"])
+                .iter()
+                .map(|&v| v as f32)
+                .collect();
+            close(&run.token_loss, &want, *tolerance, "loss of each token");
+            let distances: Vec<usize> = numbers(&expected["distances"])
+                .iter()
+                .map(|&d| d as usize)
+                .collect();
+            let mut got = Vec::new();
+            for layer in &trace.layers {
+                let full = vec![Window::Full; heads];
+                let masses =
+                    distance_masses(&layer.qkv, &full, layer.reach, 0, &layer.attended.lse, t);
+                for head in 0..heads {
+                    got.extend(distances.iter().map(|d| masses[head * t + d]));
+                }
+            }
+            let want: Vec<f32> = expected["distance_profile"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .flat_map(|layer| layer.as_array().unwrap())
+                .flat_map(numbers)
+                .map(|v| v as f32)
+                .collect();
+            close(&got, &want, *tolerance, "distance profile");
+        }
     }
 }

@@ -52,11 +52,14 @@ impl Model {
         hf::open(path).map(Arc::new)
     }
 
-    /// As [`Self::open`] for a folder that has no tokenizer; texts cannot be read then, only given as tokens.
+    /// As [`Self::open`] for a model that has no tokenizer; texts cannot be read then, only given as tokens.
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn open_without_tokenizer(path: &Path) -> Result<Arc<Self>> {
+        if is_gguf(path) {
+            return gguf::open_without_tokenizer(path).map(Arc::new);
+        }
         hf::open_without_tokenizer(path).map(Arc::new)
     }
 

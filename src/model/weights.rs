@@ -112,11 +112,11 @@ impl std::fmt::Debug for WeightStore {
 }
 
 impl WeightStore {
-    /// Maps a GGUF file; gives what it says of the model besides.
+    /// Maps a GGUF file.
     ///
     /// # Errors
     /// When it cannot be read, is not GGUF, or is cut short.
-    pub(super) fn open_gguf(path: &Path) -> Result<Self> {
+    pub fn open_gguf(path: &Path) -> Result<Self> {
         let mut store = Self::empty();
         let origin = path.display().to_string();
         let bytes = Bytes::map(path)?;

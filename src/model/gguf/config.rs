@@ -152,6 +152,16 @@ pub(super) fn read(file: &GgufFile<'_>, refuse: Refuse<'_>) -> Result<Config> {
         // One matrix holds queries, and one key and value for all.
         config.num_key_value_heads = None;
     }
+    // The files do not say that the largest Gemmas scale their scores by the width per head, not by a head's.
+    let is_large_gemma = matches!(
+        (architecture, config.num_hidden_layers),
+        ("gemma2", Some(46)) | ("gemma3", Some(62))
+    );
+    if let (true, Some(hidden), Some(heads)) = (is_large_gemma, config.hidden_size, heads)
+        && heads > 0
+    {
+        config.query_pre_attn_scalar = Some((hidden / heads) as f32);
+    }
     if architecture == "nemotron" {
         config.hidden_act = Some("relu2".to_owned());
     }

@@ -18,6 +18,18 @@ use crate::{Error, Result};
 
 /// Opens a GGUF file.
 pub(super) fn open(path: &Path) -> Result<Model> {
+    open_with(path, tokenizer::read)
+}
+
+/// Opens a GGUF file that may lack a tokenizer.
+pub(super) fn open_without_tokenizer(path: &Path) -> Result<Model> {
+    open_with(path, |_, origin| Ok(Tokenizer::none(origin)))
+}
+
+fn open_with(
+    path: &Path,
+    tokenizer: impl FnOnce(&GgufFile<'_>, &str) -> Result<Tokenizer>,
+) -> Result<Model> {
     let store = WeightStore::open_gguf(path)?;
     let (origin, bytes) = store.first_file();
     let file = GgufFile::parse(origin, bytes)?;
@@ -46,7 +58,7 @@ pub(super) fn open(path: &Path) -> Result<Model> {
     let spec = config::adjust(&file, spec, &refuse)?;
     config::check_tensors(&file, &spec, &refuse)?;
     let weights = architectures::load(&store, &spec, layout)?;
-    let tokenizer = tokenizer::read(&file, origin)?;
+    let tokenizer = tokenizer(&file, origin)?;
     let name = path
         .file_stem()
         .map_or_else(|| origin.to_owned(), |n| n.to_string_lossy().into_owned());
