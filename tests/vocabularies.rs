@@ -19,16 +19,31 @@ fn folders() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Number of strings that were compared, or why none could be.
-fn check(path: &Path) -> Result<usize, String> {
+/// What became of one file.
+enum Outcome {
+    /// So many strings gave the published ids.
+    Same(usize),
+    /// There is nothing to compare, or the file is of a kind that is not read.
+    Skipped(String),
+}
+
+/// Compares with the vocabulary at `path` the strings and ids beside `strings_at`.
+fn check(path: &Path, strings_at: &Path) -> Outcome {
     let beside = |ending: &str| {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        std::fs::read_to_string(path.with_file_name(name + ending)).ok()
+        let name = strings_at
+            .file_name()
+            .unwrap()
+            .to_string_lossy()
+            .into_owned();
+        std::fs::read_to_string(strings_at.with_file_name(name + ending)).ok()
     };
     let (Some(inputs), Some(outputs)) = (beside(".inp"), beside(".out")) else {
-        return Err("no strings or no ids beside it".to_owned());
+        return Outcome::Skipped("no strings or no ids beside it".to_owned());
     };
-    let (tokenizer, vocab_size) = Model::open_tokenizer(path).map_err(|e| e.to_string())?;
+    let (tokenizer, vocab_size) = match Model::open_tokenizer(path) {
+        Ok(opened) => opened,
+        Err(error) => return Outcome::Skipped(error.to_string()),
+    };
     let mut strings: Vec<&str> = inputs.split(SEPARATOR).collect();
     // The last string ends with the file's last separator, too.
     if strings.last().is_some_and(|s| s.trim().is_empty()) {
@@ -47,34 +62,53 @@ fn check(path: &Path) -> Result<usize, String> {
         let got = tokenizer.encode(string, vocab_size, Bos::Off).unwrap();
         assert_eq!(&got.ids, want, "{}: {string:?}", path.display());
     }
-    Ok(strings.len())
+    Outcome::Same(strings.len())
+}
+
+/// A vocabulary of the same name in another folder, for one that was damaged on its way.
+fn namesake(path: &Path, folders: &[PathBuf]) -> Option<PathBuf> {
+    let name = path.file_name()?.to_string_lossy().into_owned();
+    folders
+        .iter()
+        .map(|folder| folder.join(format!("ggml-vocab-{name}")))
+        .find(|other| other.exists())
 }
 
 #[test]
+#[ignore = "needs published vocabularies: set HEADSCOPE_VOCAB_DIRS to their folders"]
 fn published_ids() {
-    let mut compared = Vec::new();
-    let mut skipped = Vec::new();
-    for folder in folders() {
-        let mut paths: Vec<PathBuf> = std::fs::read_dir(&folder)
+    let folders = folders();
+    let mut compared = 0;
+    for folder in &folders {
+        let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)
             .unwrap()
             .filter_map(|entry| Some(entry.ok()?.path()))
             .filter(|path| path.extension().is_some_and(|e| e == "gguf"))
             .collect();
         paths.sort();
         for path in paths {
-            match check(&path) {
-                Ok(strings) => compared.push(format!("{}: {strings} strings", path.display())),
-                Err(why) => skipped.push(format!("{}: {why}", path.display())),
+            let mut outcome = check(&path, &path);
+            let mut used = path.clone();
+            if let (Outcome::Skipped(why), Some(whole)) = (&outcome, namesake(&path, &folders)) {
+                println!("{why}; its strings go with {}", whole.display());
+                outcome = check(&whole, &path);
+                used = whole;
+            }
+            match outcome {
+                Outcome::Same(strings) => {
+                    println!(
+                        "same ids: {strings} strings of {} with {}",
+                        path.display(),
+                        used.display()
+                    );
+                    compared += 1;
+                }
+                Outcome::Skipped(why) => println!("skipped: {}: {why}", path.display()),
             }
         }
     }
-    for line in &compared {
-        println!("same ids: {line}");
-    }
-    for line in &skipped {
-        println!("skipped: {line}");
-    }
-    if compared.is_empty() {
-        println!("skipped: no vocabularies in HEADSCOPE_VOCAB_DIRS");
-    }
+    assert!(
+        compared > 0,
+        "no vocabulary with strings and ids in {folders:?}"
+    );
 }
