@@ -41,6 +41,9 @@ pub enum Error {
         /// What is wrong, and what to do.
         message: String,
     },
+    /// A model could not be fetched from the hub.
+    #[error("{0}")]
+    Hub(String),
     /// A text cannot be analysed.
     #[error("{0}")]
     Text(String),

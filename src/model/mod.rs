@@ -9,6 +9,7 @@ mod decoder;
 mod embedded;
 mod gguf;
 mod hf;
+mod hub;
 mod mapping;
 mod rotary;
 mod sentence_piece;
@@ -20,6 +21,7 @@ use std::{path::Path, sync::Arc};
 
 pub use decoder::{BlockWeights, DecoderWeights, Linear, Norm, QkNorm};
 pub use embedded::{SAMPLES, Sample, built_in};
+pub use hub::{HubName, HubProgress, HubSettings, OnProgress, fetch};
 pub use spec::{Activation, LayerSpec, ModelSpec, NormKind, Positions, RopeScaling, RopeSpec};
 pub use tokenizer::{Bos, Cluster, TokenizedText, Tokenizer, visible};
 pub use weights::WeightStore;
