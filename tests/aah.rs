@@ -17,7 +17,7 @@ use headscope::{
     },
     engine::{Backend, Decoder, Flow},
     model::built_in,
-    session::{Command, Document, Session, sample},
+    session::{Command, Document, Session, TextSettings, sample},
 };
 use proptest::prelude::*;
 
@@ -271,7 +271,13 @@ fn steps_on_the_built_in_model_give_the_same_windows_on_both_engines() {
 #[test]
 fn hand_edits_stand_on_top_of_a_regime() {
     let model = built_in().unwrap();
-    let document = Document::new(model.clone(), "t", &"Well, well. ".repeat(12), None).unwrap();
+    let document = Document::new(
+        model.clone(),
+        "t",
+        &"Well, well. ".repeat(12),
+        TextSettings::default(),
+    )
+    .unwrap();
     let seq_len = document.tokens.len();
     let mut session = Session::new(document);
     let config =

@@ -95,9 +95,13 @@ fn answer(
         token: token.clone(),
     });
     let mut send = |status: &str, extra: &str, body: &[u8], length: usize| {
-        let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n{extra}\r\n");
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n{extra}\r\n"
+        );
         // A client that has gone away is no failure of the server's.
-        let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
+        let _ = stream
+            .write_all(head.as_bytes())
+            .and_then(|()| stream.write_all(body));
     };
     let mut plain = |status: &str, body: &str| send(status, "", body.as_bytes(), body.len());
     if path.contains("tiny/gated") && token.as_deref() != Some("Bearer secret") {
@@ -115,7 +119,10 @@ fn answer(
             .keys()
             .map(|f| format!("{{\"rfilename\": \"{f}\"}}"))
             .collect();
-        let body = format!("{{\"sha\": \"{COMMIT}\", \"siblings\": [{}]}}", siblings.join(","));
+        let body = format!(
+            "{{\"sha\": \"{COMMIT}\", \"siblings\": [{}]}}",
+            siblings.join(",")
+        );
         return plain("200 OK", &body);
     }
     let name = path.rsplit('/').next().unwrap_or_default();
@@ -125,7 +132,9 @@ fn answer(
     if start >= body.len() {
         return plain("416 Range Not Satisfiable", "no");
     }
-    let end = end.parse().map_or(body.len(), |e: usize| (e + 1).min(body.len()));
+    let end = end
+        .parse()
+        .map_or(body.len(), |e: usize| (e + 1).min(body.len()));
     let part = &body[start..end];
     let extra = format!(
         "ETag: \"etag-{name}\"\r\nX-Repo-Commit: {COMMIT}\r\nContent-Range: bytes {start}-{}/{}\r\n",
@@ -138,7 +147,11 @@ fn answer(
         && cuts
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
             .is_ok();
-    let sent = if is_cut { &part[..part.len() / 2] } else { part };
+    let sent = if is_cut {
+        &part[..part.len() / 2]
+    } else {
+        part
+    };
     send("206 Partial Content", &extra, sent, part.len());
 }
 
@@ -150,9 +163,18 @@ fn tiny_model() -> HashMap<String, Vec<u8>> {
     let read = |path: &Path| std::fs::read(path).unwrap();
     let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/built-in-model");
     HashMap::from([
-        ("config.json".to_owned(), read(&golden().join("config.json"))),
-        ("model.safetensors".to_owned(), read(&golden().join("model.safetensors"))),
-        ("tokenizer.json".to_owned(), read(&assets.join("tokenizer.json"))),
+        (
+            "config.json".to_owned(),
+            read(&golden().join("config.json")),
+        ),
+        (
+            "model.safetensors".to_owned(),
+            read(&golden().join("model.safetensors")),
+        ),
+        (
+            "tokenizer.json".to_owned(),
+            read(&assets.join("tokenizer.json")),
+        ),
     ])
 }
 
@@ -175,7 +197,10 @@ fn a_model_comes_with_progress_and_stays_for_use_without_the_network() {
     })
     .unwrap();
     files.dedup();
-    assert_eq!(files, ["config.json", "tokenizer.json", "model.safetensors"]);
+    assert_eq!(
+        files,
+        ["config.json", "tokenizer.json", "model.safetensors"]
+    );
     let last = last.unwrap();
     assert_eq!(last.done_bytes, last.total_bytes);
     let model = Model::open(&folder).unwrap();
@@ -191,7 +216,9 @@ fn a_model_comes_with_progress_and_stays_for_use_without_the_network() {
     assert_eq!(fetch(&name("tiny/model"), &offline, go).unwrap(), folder);
     let by_commit = name(&format!("tiny/model@{COMMIT}"));
     assert_eq!(fetch(&by_commit, &offline, go).unwrap(), folder);
-    let error = fetch(&name("tiny/other"), &offline, go).unwrap_err().to_string();
+    let error = fetch(&name("tiny/other"), &offline, go)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("tiny/other is not in"), "{error}");
     assert_eq!(hub.requests().len(), before);
 }
@@ -201,7 +228,12 @@ fn dropped_connections_are_gone_on_with() {
     let hub = Hub::start(tiny_model());
     let cache = tempfile::tempdir().unwrap();
     hub.cuts.store(3, Ordering::SeqCst);
-    let folder = fetch(&name("tiny/model@v1"), &hub.settings(cache.path()), &mut |_| true).unwrap();
+    let folder = fetch(
+        &name("tiny/model@v1"),
+        &hub.settings(cache.path()),
+        &mut |_| true,
+    )
+    .unwrap();
     assert_eq!(
         std::fs::read(folder.join("model.safetensors")).unwrap(),
         tiny_model()["model.safetensors"]
@@ -225,7 +257,10 @@ fn a_cancelled_download_goes_on_where_it_stopped() {
     let outcome = fetch(&name("tiny/model"), &settings, &mut |p| {
         p.file != "model.safetensors" || p.done_bytes < 20_000
     });
-    assert!(matches!(outcome, Err(headscope::Error::Cancelled)), "{outcome:?}");
+    assert!(
+        matches!(outcome, Err(headscope::Error::Cancelled)),
+        "{outcome:?}"
+    );
     let folder = fetch(&name("tiny/model"), &settings, &mut |_| true).unwrap();
     assert_eq!(
         std::fs::read(folder.join("model.safetensors")).unwrap(),
@@ -253,10 +288,18 @@ fn shards_follow_their_index() {
         map.extend(names.iter().map(|n| (n.to_string(), shard.clone())));
     }
     let index = serde_json::json!({ "weight_map": map }).to_string();
-    files.insert("model.safetensors.index.json".to_owned(), index.into_bytes());
+    files.insert(
+        "model.safetensors.index.json".to_owned(),
+        index.into_bytes(),
+    );
     let hub = Hub::start(files);
     let cache = tempfile::tempdir().unwrap();
-    let folder = fetch(&name("tiny/model"), &hub.settings(cache.path()), &mut |_| true).unwrap();
+    let folder = fetch(
+        &name("tiny/model"),
+        &hub.settings(cache.path()),
+        &mut |_| true,
+    )
+    .unwrap();
     assert_eq!(Model::open(&folder).unwrap().spec.hidden, 48);
 }
 
@@ -271,11 +314,17 @@ fn refusals_say_what_to_do() {
             .to_string()
     };
     let gated = message("tiny/gated");
-    assert!(gated.contains("HF_TOKEN") && gated.contains("tiny/gated"), "{gated}");
+    assert!(
+        gated.contains("HF_TOKEN") && gated.contains("tiny/gated"),
+        "{gated}"
+    );
     let missing = message("tiny/missing");
     assert!(missing.contains("does not exist on the hub"), "{missing}");
     let revision = message("tiny/model@nowhere");
-    assert!(revision.contains("tiny/model@nowhere does not exist"), "{revision}");
+    assert!(
+        revision.contains("tiny/model@nowhere does not exist"),
+        "{revision}"
+    );
     let broken = message("tiny/broken");
     assert!(broken.contains("503"), "{broken}");
     // With the token the gate is open.
@@ -284,7 +333,11 @@ fn refusals_say_what_to_do() {
         ..settings.clone()
     };
     fetch(&name("tiny/gated"), &with_token, &mut |_| true).unwrap();
-    assert!(hub.requests().iter().any(|r| r.token.as_deref() == Some("Bearer secret")));
+    assert!(
+        hub.requests()
+            .iter()
+            .any(|r| r.token.as_deref() == Some("Bearer secret"))
+    );
     let nobody = HubSettings {
         endpoint: Some("http://127.0.0.1:9".to_owned()),
         ..settings

@@ -16,13 +16,21 @@ use headscope::{
     attention::{HeadId, Window, WindowMap},
     engine::Backend,
     model::built_in,
-    session::{Document, Session, sample},
+    session::{Document, Session, TextSettings, sample},
 };
 
 const SIZE: egui::Vec2 = vec2(1280.0, 800.0);
 
 fn session(text: &str) -> Session {
-    Session::new(Document::new(built_in().unwrap(), "test text", text, None).unwrap())
+    Session::new(
+        Document::new(
+            built_in().unwrap(),
+            "test text",
+            text,
+            TextSettings::default(),
+        )
+        .unwrap(),
+    )
 }
 
 /// The app on a short text, its first results there.
@@ -43,7 +51,7 @@ fn start_on(
         .with_step_dt(1.0 / 60.0);
     let mut harness = build(builder.wgpu()).build_eframe(move |cc| {
         let state = cc.wgpu_render_state.as_ref().unwrap();
-        let options = Options::for_render_state(state, None, |_| Backend::Cpu);
+        let options = Options::for_render_state(state, TextSettings::default(), |_| Backend::Cpu);
         App::new(&cc.egui_ctx, session, options).unwrap()
     });
     settle(&mut harness);

@@ -140,7 +140,8 @@ fn coverage_ui(
     let scale = WindowScale::new(session.seq_len());
     let weak = theme::weak(ui.visuals());
     ui.label(RichText::new("coverage against window").color(weak).small())
-        .on_hover_text("share of full attention's mass within the window: the prefix sum of the distance profile");
+        .on_hover_text("share of full attention's mass within the window: the prefix sum of the distance profile; dashed, where there are several passages: the mean over them and its spread, without sinks");
+    let over_passages = mean_lines(ui, session, heads[0], scale);
     let lines: Vec<Line<'_>> = heads
         .iter()
         .enumerate()
@@ -185,7 +186,7 @@ fn coverage_ui(
             // Set at every frame: a plot would keep the bounds of its first one, and another text has another top.
             plot.set_plot_bounds_x(-0.3..=f64::from(scale.top()) + 0.4);
             plot.set_plot_bounds_y(0.0..=104.0);
-            for line in lines {
+            for line in over_passages.into_iter().chain(lines) {
                 plot.line(line);
             }
             plot.vline(
@@ -214,6 +215,43 @@ fn coverage_ui(
     response
         .response
         .on_hover_cursor(egui::CursorIcon::ResizeHorizontal);
+}
+
+/// Of a head over all passages that have run: the mean, and its spread on both sides. None for a single passage.
+fn mean_lines(
+    ui: &egui::Ui,
+    session: &Session,
+    head: HeadId,
+    scale: WindowScale,
+) -> Vec<Line<'static>> {
+    if session.passages.len() < 2 {
+        return Vec::new();
+    }
+    let color = theme::weak(ui.visuals());
+    let means: Vec<(f64, crate::session::Mean)> = (0..=(scale.top() * 2.0) as usize)
+        .filter_map(|step| {
+            let level = step as f32 / 2.0;
+            let mean = session.mean_coverage(head, scale.window(level, true))?;
+            Some((f64::from(level), mean))
+        })
+        .collect();
+    [(0.0, 1.6), (-1.0, 0.8), (1.0, 0.8)]
+        .into_iter()
+        .map(|(side, width)| {
+            let points: PlotPoints<'_> = means
+                .iter()
+                .map(|(level, m)| {
+                    let covered = m.mean + side * m.spread.unwrap_or(0.0);
+                    [*level, covered.clamp(0.0, 1.0) * 100.0]
+                })
+                .collect();
+            Line::new("mean over passages", points)
+                .color(color)
+                .width(width)
+                .style(egui_plot::LineStyle::dashed_loose())
+                .allow_hover(false)
+        })
+        .collect()
 }
 
 fn profile_ui(

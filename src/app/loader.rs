@@ -3,17 +3,21 @@
 use std::{
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
     time::{Duration, Instant},
 };
 
 use crate::{
-    Result,
+    Error, Result,
     attention::WindowMap,
-    model::{Model, SAMPLES, built_in},
-    session::{Document, PatternOptions, Session, WindowsFile, read_map, read_text},
+    model::{HubProgress, Model, SAMPLES, built_in},
+    session::{
+        Document, PatternOptions, Session, SourceText, TextSettings, WindowsFile, read_map,
+        texts_of_path,
+    },
 };
 
 /// What came of a wish.
@@ -29,11 +33,36 @@ pub(super) enum Opened {
 /// A result, or nothing where the user changed their mind.
 type Outcome = Result<Option<Opened>>;
 
+/// A model on its way from the hub.
+#[derive(Clone)]
+pub(super) struct Download {
+    /// Its name.
+    pub name: String,
+    progress: Arc<Mutex<Option<HubProgress>>>,
+    is_cancelled: Arc<AtomicBool>,
+}
+
+impl Download {
+    /// How far it is; `None` before the first byte.
+    pub fn progress(&self) -> Option<HubProgress> {
+        let progress = self.progress.lock();
+        progress.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends it; what has arrived stays for the next time.
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
 pub(super) struct Loader {
     ctx: egui::Context,
-    sender: Sender<Outcome>,
-    receiver: Receiver<Outcome>,
-    running: usize,
+    sender: Sender<(u64, Outcome)>,
+    receiver: Receiver<(u64, Outcome)>,
+    /// Numbers of what is being opened.
+    running: Vec<u64>,
+    started: u64,
+    download: Option<(u64, Download)>,
 }
 
 impl Loader {
@@ -43,101 +72,201 @@ impl Loader {
             ctx,
             sender,
             receiver,
-            running: 0,
+            running: Vec::new(),
+            started: 0,
+            download: None,
         }
     }
 
     /// Whether something is being opened.
     pub fn is_busy(&self) -> bool {
-        self.running > 0
+        !self.running.is_empty()
+    }
+
+    /// The model that is being fetched.
+    pub fn download(&self) -> Option<&Download> {
+        self.download.as_ref().map(|(_, download)| download)
+    }
+
+    /// Ends the download, at once for the user: a connection that hangs ends when it may.
+    pub fn cancel_download(&mut self) {
+        if let Some((number, download)) = self.download.take() {
+            download.cancel();
+            self.running.retain(|&n| n != number);
+        }
     }
 
     /// What has come since the last call; failures in a sentence.
     pub fn results(&mut self) -> Vec<std::result::Result<Opened, String>> {
-        let outcomes: Vec<Outcome> = self.receiver.try_iter().collect();
-        self.running = self.running.saturating_sub(outcomes.len());
-        outcomes
-            .into_iter()
-            .filter_map(|outcome| match outcome {
-                Ok(opened) => opened.map(Ok),
-                Err(error) => Some(Err(error.to_string())),
-            })
-            .collect()
+        let outcomes: Vec<(u64, Outcome)> = self.receiver.try_iter().collect();
+        let mut results = Vec::new();
+        for (number, outcome) in outcomes {
+            let is_wanted = self.running.contains(&number);
+            self.running.retain(|&n| n != number);
+            if self.download.as_ref().is_some_and(|(n, _)| *n == number) {
+                self.download = None;
+            }
+            match outcome {
+                // What was cancelled while it came is not wanted any more.
+                _ if !is_wanted => {}
+                Err(Error::Cancelled) | Ok(None) => {}
+                Ok(Some(opened)) => results.push(Ok(opened)),
+                Err(error) => results.push(Err(error.to_string())),
+            }
+        }
+        results
     }
 
-    fn start(&mut self, work: impl FnOnce() -> Outcome + Send + 'static) {
+    fn start(&mut self, work: impl FnOnce() -> Outcome + Send + 'static) -> u64 {
         let (sender, ctx) = (self.sender.clone(), self.ctx.clone());
+        self.started += 1;
+        let number = self.started;
         let spawned = std::thread::Builder::new()
             .name("loader".to_owned())
             .spawn(move || {
                 // A file from a stranger may trip a library: that is a failure to open it, no more.
                 let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
                     .unwrap_or_else(|_| {
-                        Err(crate::Error::Text(
+                        Err(Error::Text(
                             "this file made the program stumble: it is damaged or of an unknown kind"
                                 .to_owned(),
                         ))
                     });
                 // Nobody listens any more only while the program ends.
-                let _ = sender.send(outcome);
+                let _ = sender.send((number, outcome));
                 ctx.request_repaint();
             });
         match spawned {
-            Ok(_) => self.running += 1,
+            Ok(_) => self.running.push(number),
             Err(error) => tracing::error!("cannot start a thread: {error}"),
         }
+        number
     }
 
-    /// Opens whatever lies at `path`, on the session's model or text.
-    pub fn open(&mut self, path: PathBuf, session: &Session, context: Option<usize>) {
+    /// Opens whatever lies at these paths, on the session's model or text. Several are several texts.
+    pub fn open(&mut self, paths: Vec<PathBuf>, session: &Session, settings: TextSettings) {
         let current = session.document.clone();
-        self.start(move || open_any(&path, &current, context).map(Some));
+        self.start(move || open_any(&paths, &current, settings).map(Some));
     }
 
-    pub fn sample(&mut self, index: usize, session: &Session, context: Option<usize>) {
+    /// Opens a model by its path or its name on the hub.
+    pub fn model(&mut self, name: String, session: &Session, settings: TextSettings) {
+        self.cancel_download();
+        let current = session.document.clone();
+        let download = Download {
+            name: name.clone(),
+            progress: Arc::default(),
+            is_cancelled: Arc::default(),
+        };
+        let (its, ctx) = (download.clone(), self.ctx.clone());
+        let number = self.start(move || {
+            let model = Model::open_named(Path::new(name.trim()), &mut |p| {
+                *its.progress.lock().unwrap_or_else(PoisonError::into_inner) = Some(p);
+                ctx.request_repaint_after(Duration::from_millis(100));
+                !its.is_cancelled.load(Ordering::Relaxed)
+            })?;
+            document(current.again(model, settings))
+        });
+        self.download = Some((number, download));
+    }
+
+    pub fn sample(&mut self, index: usize, session: &Session, settings: TextSettings) {
         if let Some(sample) = SAMPLES.get(index) {
-            self.text(
-                sample.name.to_owned(),
-                sample.text.to_owned(),
-                session,
-                context,
-            );
+            let source = SourceText {
+                name: sample.name.to_owned(),
+                text: sample.text.to_owned(),
+            };
+            self.texts(vec![source], session, settings);
         }
     }
 
-    pub fn text(&mut self, name: String, text: String, session: &Session, context: Option<usize>) {
+    /// The session's model on these texts.
+    pub fn texts(&mut self, texts: Vec<SourceText>, session: &Session, settings: TextSettings) {
         let model = session.model.clone();
-        self.start(move || document(model, &name, &text, context).map(Some));
+        self.start(move || document(Document::of_texts(model, texts, settings)));
     }
 
-    pub fn built_in_model(&mut self, session: &Session, context: Option<usize>) {
-        let current = session.document.clone();
-        self.start(move || {
-            document(built_in()?, &current.text_name, &current.text.text, context).map(Some)
-        });
+    /// The text on show, edited.
+    pub fn edited(&mut self, text: String, session: &Session, settings: TextSettings) {
+        let mut sources = (*session.sources).clone();
+        let passage = session.passages.get(session.current);
+        if let Some(source) = passage.and_then(|p| sources.get_mut(p.source)) {
+            if !source.name.ends_with(" (edited)") {
+                source.name += " (edited)";
+            }
+            source.text = text;
+        }
+        self.texts(sources, session, settings);
     }
 
-    pub fn choose_model(&mut self, session: &Session, context: Option<usize>) {
+    /// The same texts under other settings.
+    pub fn again(&mut self, session: &Session, settings: TextSettings) {
         let current = session.document.clone();
+        self.start(move || document(current.again(current.model.clone(), settings)));
+    }
+
+    pub fn built_in_model(&mut self, session: &Session, settings: TextSettings) {
+        let current = session.document.clone();
+        self.start(move || document(current.again(built_in()?, settings)));
+    }
+
+    pub fn choose_model_folder(&mut self, session: &Session, settings: TextSettings) {
         // Made here: some systems open dialogs only from the main thread. Waited for on another.
         let dialog = rfd::AsyncFileDialog::new()
             .set_title("Open a model folder")
             .pick_folder();
+        self.chosen_folder(dialog, session, settings);
+    }
+
+    pub fn choose_text_folder(&mut self, session: &Session, settings: TextSettings) {
+        let dialog = rfd::AsyncFileDialog::new()
+            .set_title("Open a folder of texts")
+            .pick_folder();
+        self.chosen_folder(dialog, session, settings);
+    }
+
+    fn chosen_folder(
+        &mut self,
+        dialog: impl Future<Output = Option<rfd::FileHandle>> + Send + 'static,
+        session: &Session,
+        settings: TextSettings,
+    ) {
+        let current = session.document.clone();
         self.start(move || {
             chosen(dialog)?
-                .map(|folder| open_any(folder.path(), &current, context))
+                .map(|folder| open_any(&[folder.path().to_owned()], &current, settings))
                 .transpose()
         });
     }
 
-    pub fn choose_text(&mut self, session: &Session, context: Option<usize>) {
-        let current = session.document.clone();
+    pub fn choose_model_file(&mut self, session: &Session, settings: TextSettings) {
         let dialog = rfd::AsyncFileDialog::new()
-            .set_title("Open a text or windows.json")
-            .pick_file();
+            .set_title("Open a model file")
+            .add_filter("models", &["gguf", "safetensors"])
+            .pick_files();
+        self.chosen_files(dialog, session, settings);
+    }
+
+    pub fn choose_text(&mut self, session: &Session, settings: TextSettings) {
+        let dialog = rfd::AsyncFileDialog::new()
+            .set_title("Open texts, or windows.json")
+            .pick_files();
+        self.chosen_files(dialog, session, settings);
+    }
+
+    fn chosen_files(
+        &mut self,
+        dialog: impl Future<Output = Option<Vec<rfd::FileHandle>>> + Send + 'static,
+        session: &Session,
+        settings: TextSettings,
+    ) {
+        let current = session.document.clone();
         self.start(move || {
             chosen(dialog)?
-                .map(|file| open_any(file.path(), &current, context))
+                .map(|files| {
+                    let paths: Vec<PathBuf> = files.iter().map(|f| f.path().to_owned()).collect();
+                    open_any(&paths, &current, settings)
+                })
                 .transpose()
         });
     }
@@ -170,7 +299,7 @@ fn chosen<T>(dialog: impl Future<Output = Option<T>>) -> Result<Option<T>> {
     let started = Instant::now();
     let choice = pollster::block_on(dialog);
     if choice.is_none() && started.elapsed() < FASTEST_CANCEL {
-        return Err(crate::Error::Text(
+        return Err(Error::Text(
             "no file dialog could be opened: install xdg-desktop-portal or zenity, or drop the file on this window"
                 .to_owned(),
         ));
@@ -178,28 +307,36 @@ fn chosen<T>(dialog: impl Future<Output = Option<T>>) -> Result<Option<T>> {
     Ok(choice)
 }
 
-fn document(model: Arc<Model>, name: &str, text: &str, context: Option<usize>) -> Result<Opened> {
-    let document = Document::new(model, name, text, context)?;
-    Ok(Opened::Document(Box::new(document)))
+fn document(document: Result<Document>) -> Outcome {
+    document.map(|d| Some(Opened::Document(Box::new(d))))
 }
 
-fn open_any(path: &Path, current: &Document, context: Option<usize>) -> Result<Opened> {
-    let extension = path.extension().map(|e| e.to_ascii_lowercase());
-    let is = |wanted: &str| extension.as_ref().is_some_and(|e| e == wanted);
-    if path.is_dir() || is("safetensors") || path.file_name().is_some_and(|n| n == "config.json") {
-        let model = Model::open(path)?;
-        return document(model, &current.text_name, &current.text.text, context);
+fn open_any(paths: &[PathBuf], current: &Document, settings: TextSettings) -> Result<Opened> {
+    let opened = |document: Document| Opened::Document(Box::new(document));
+    if let [path] = paths {
+        let extension = path.extension().map(|e| e.to_ascii_lowercase());
+        let is = |wanted: &str| extension.as_ref().is_some_and(|e| e == wanted);
+        let is_model_folder = path.is_dir()
+            && ["config.json", "model.safetensors", "pytorch_model.bin"]
+                .iter()
+                .any(|file| path.join(file).exists());
+        let is_config = path.file_name().is_some_and(|n| n == "config.json");
+        let is_pickled = is("bin") || is("pt") || is("pth");
+        if is_model_folder || is_config || is_pickled || is("safetensors") || is("gguf") {
+            return current.again(Model::open(path)?, settings).map(opened);
+        }
+        if is("json") || is("csv") || is("tsv") {
+            let spec = &current.model.spec;
+            let shape = (spec.n_layers, spec.n_heads);
+            let map = read_map(path, shape, PatternOptions::default())?;
+            return Ok(Opened::Windows(map));
+        }
     }
-    if is("json") || is("csv") || is("tsv") {
-        let spec = &current.model.spec;
-        let shape = (spec.n_layers, spec.n_heads);
-        let map = read_map(path, shape, PatternOptions::default())?;
-        return Ok(Opened::Windows(map));
+    let mut texts = Vec::new();
+    for path in paths {
+        texts.extend(texts_of_path(path)?);
     }
-    let name = path
-        .file_name()
-        .map_or_else(|| "text".to_owned(), |n| n.to_string_lossy().into_owned());
-    document(current.model.clone(), &name, &read_text(path)?, context)
+    Document::of_texts(current.model.clone(), texts, settings).map(opened)
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ use crate::{
         Backend, Event, HeadMatrix, MatrixRequest, Progress, StepRequest, Wanted, Worker,
         gpu::GpuContext,
     },
-    session::{Command, Session},
+    session::{Command, Session, TextSettings},
 };
 use acr_view::AcrView;
 use head_view::HeadView;
@@ -40,6 +40,7 @@ use loss_view::LossView;
 use regime_panel::RegimePanel;
 use text_view::TextView;
 use toasts::Toasts;
+use top_bar::TopBar;
 use window_map::WindowMapView;
 
 /// What a view asks for.
@@ -49,14 +50,24 @@ pub(crate) enum Action {
     Command(Command),
     /// Ask for a model folder and open it.
     ChooseModel,
-    /// Ask for a text file and open it.
+    /// Ask for a model file and open it.
+    ChooseModelFile,
+    /// A model by its path or its name on the hub.
+    OpenNamed(String),
+    /// End the download.
+    CancelDownload,
+    /// Ask for text files and open them.
     ChooseText,
+    /// Ask for a folder of texts and open it.
+    ChooseTextFolder,
+    /// Read the texts again under other settings.
+    Settings(TextSettings),
     /// Ask where to save the windows.
     SaveWindows,
     /// The built-in model again.
     BuiltInModel,
-    /// Open whatever lies here: a model, a text or a window map.
-    Open(PathBuf),
+    /// Open whatever lies here: a model, texts or a window map.
+    Open(Vec<PathBuf>),
     /// A sample text, by its number.
     Sample(usize),
     /// The text, edited in place.
@@ -98,15 +109,15 @@ pub struct Options {
     pub adapter_is_software: bool,
     /// Format of what is drawn on.
     pub target: wgpu::TextureFormat,
-    /// At most so many tokens of every text.
-    pub context: Option<usize>,
+    /// How texts become passages.
+    pub settings: TextSettings,
 }
 
 impl Options {
     /// For a render state of eframe's, with the backend chosen by `choose`.
     pub fn for_render_state(
         state: &egui_wgpu::RenderState,
-        context: Option<usize>,
+        settings: TextSettings,
         choose: impl FnOnce(GpuContext) -> Backend,
     ) -> Self {
         let gpu = GpuContext {
@@ -118,7 +129,7 @@ impl Options {
             adapter: crate::engine::gpu::describe(&gpu.info),
             adapter_is_software: gpu.is_software(),
             target: state.target_format,
-            context,
+            settings,
             backend: choose(gpu),
         }
     }
@@ -154,6 +165,7 @@ pub struct App {
     worker: Worker,
     loader: Loader,
     toasts: Toasts,
+    top_bar: TopBar,
     activity: Activity,
     matrix: MatrixState,
     window_map: WindowMapView,
@@ -188,13 +200,14 @@ impl App {
         let wake = ctx.clone();
         let worker = Worker::spawn(options.backend.clone(), move || wake.request_repaint())?;
         let mut toasts = Toasts::default();
-        if session.seq_len() > session.model.spec.context {
-            toasts.note(long_text_note(&session));
+        if let Some(notice) = &session.notice {
+            toasts.note(notice.clone());
         }
         Ok(Self {
             loader: Loader::new(ctx.clone()),
             worker,
             toasts,
+            top_bar: TopBar::default(),
             activity: Activity::Waiting,
             matrix: MatrixState::default(),
             window_map: WindowMapView::default(),
@@ -241,7 +254,8 @@ impl App {
 
     /// Opens whatever lies at `path`: a model, a text or a window map. The result comes in a later frame.
     pub fn open(&mut self, path: PathBuf) {
-        self.loader.open(path, &self.session, self.options.context);
+        self.loader
+            .open(vec![path], &self.session, self.options.settings);
     }
 
     /// Draws one frame.
@@ -290,7 +304,8 @@ impl App {
     fn draw_ui(&mut self, ui: &mut egui::Ui, actions: &mut Vec<Action>) {
         let session = &self.session;
         egui::Panel::top("top bar").show(ui, |ui| {
-            top_bar::show_ui(ui, session, self.activity, self.loader.is_busy(), actions);
+            self.top_bar
+                .show_ui(ui, session, self.activity, &self.loader, actions);
         });
         egui::Panel::bottom("status bar").show(ui, |ui| {
             status_bar::show_ui(ui, session, &self.options, self.activity, self.frame_ms);
@@ -359,29 +374,43 @@ impl App {
     }
 
     fn dropped_files(&self, ctx: &egui::Context) -> Vec<Action> {
-        ctx.input(|i| {
-            i.raw
-                .dropped_files
-                .iter()
-                .map(|file| Action::Open(file.path().to_owned()))
-                .collect()
-        })
+        // Files dropped together belong together.
+        let paths: Vec<PathBuf> = ctx.input(|i| {
+            let files = i.raw.dropped_files.iter();
+            files.map(|file| file.path().to_owned()).collect()
+        });
+        if paths.is_empty() {
+            Vec::new()
+        } else {
+            vec![Action::Open(paths)]
+        }
     }
 
     fn act(&mut self, action: Action) {
-        let context = self.options.context;
+        let settings = self.options.settings;
         match action {
             Action::Command(command) => {
                 if let Err(error) = self.session.apply(command) {
                     self.toasts.error(error.to_string());
                 }
             }
-            Action::ChooseModel => self.loader.choose_model(&self.session, context),
-            Action::ChooseText => self.loader.choose_text(&self.session, context),
+            Action::ChooseModel => self.loader.choose_model_folder(&self.session, settings),
+            Action::ChooseModelFile => self.loader.choose_model_file(&self.session, settings),
+            Action::ChooseTextFolder => self.loader.choose_text_folder(&self.session, settings),
+            Action::OpenNamed(name) => self.loader.model(name, &self.session, settings),
+            Action::CancelDownload => {
+                self.loader.cancel_download();
+                self.toasts.note(
+                    "the download is stopped; what has arrived is kept, and gone on with"
+                        .to_owned(),
+                );
+            }
+            Action::Settings(settings) => self.loader.again(&self.session, settings),
+            Action::ChooseText => self.loader.choose_text(&self.session, settings),
             Action::SaveWindows => self.loader.save_windows(&self.session),
-            Action::BuiltInModel => self.loader.built_in_model(&self.session, context),
-            Action::Open(path) => self.open(path),
-            Action::Sample(index) => self.loader.sample(index, &self.session, context),
+            Action::BuiltInModel => self.loader.built_in_model(&self.session, settings),
+            Action::Open(paths) => self.loader.open(paths, &self.session, settings),
+            Action::Sample(index) => self.loader.sample(index, &self.session, settings),
             Action::Regime(regime, steps) => {
                 let is_some = regime.is_some();
                 if let Err(error) = self.session.apply(Command::SetRegime(regime)) {
@@ -393,12 +422,7 @@ impl App {
                 }
             }
             Action::Steps(steps, chunk) => self.step(steps, chunk),
-            Action::Edited(text) => self.loader.text(
-                edited_name(&self.session.text_name),
-                text,
-                &self.session,
-                context,
-            ),
+            Action::Edited(text) => self.loader.edited(text, &self.session, settings),
         }
     }
 
@@ -450,7 +474,7 @@ impl App {
                     self.toasts.error(message);
                 }
                 Event::Idle => self.activity = Activity::Idle,
-                Event::Baseline(_) | Event::Windowed(_) | Event::Sinks(..) => {}
+                Event::Baseline(_) | Event::Passage(_) | Event::Windowed(_) | Event::Sinks(..) => {}
                 Event::Stepped(number, controller) => {
                     // Of a regime that was chosen since, or of none, nothing is taken.
                     if self.steps.as_ref().is_some_and(|s| s.number == number)
@@ -472,8 +496,9 @@ impl App {
                     self.matrix = MatrixState::default();
                     self.head_view.fit();
                     self.text_view.stop_editing();
-                    if self.session.seq_len() > self.session.model.spec.context {
-                        self.toasts.note(long_text_note(&self.session));
+                    self.options.settings = self.session.settings;
+                    if let Some(notice) = &self.session.notice {
+                        self.toasts.note(notice.clone());
                     }
                 }
                 Ok(Opened::Windows(map)) => {
@@ -498,12 +523,14 @@ impl App {
             windows: self.session.windows.clone(),
             matrix: self.matrix.wanted.clone(),
             steps: self.steps.clone(),
+            others: self.session.others.clone(),
         };
         let same = self.asked.as_ref().is_some_and(|asked| {
             Arc::ptr_eq(&asked.model, &wanted.model)
                 && Arc::ptr_eq(&asked.tokens, &wanted.tokens)
                 && asked.windows == wanted.windows
                 && asked.matrix == wanted.matrix
+                && Arc::ptr_eq(&asked.others, &wanted.others)
                 && asked.steps.as_ref().map(|s| s.number) == wanted.steps.as_ref().map(|s| s.number)
         });
         if !same {
@@ -512,22 +539,6 @@ impl App {
             self.worker.want(wanted);
         }
     }
-}
-
-fn edited_name(name: &str) -> String {
-    if name.ends_with(" (edited)") {
-        name.to_owned()
-    } else {
-        format!("{name} (edited)")
-    }
-}
-
-fn long_text_note(session: &Session) -> String {
-    format!(
-        "{} tokens are more than the {} this model was made for: expect a higher loss beyond them",
-        status_bar::grouped(session.seq_len()),
-        status_bar::grouped(session.model.spec.context)
-    )
 }
 
 fn drop_hint_ui(ui: &egui::Ui) {

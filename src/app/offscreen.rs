@@ -12,7 +12,7 @@ use super::{App, MainView, Options};
 use crate::{
     Error, Result,
     engine::{Backend, gpu::GpuContext},
-    session::Session,
+    session::{Session, TextSettings},
 };
 
 /// Longest wait for the first complete result.
@@ -54,7 +54,7 @@ pub fn draw(
     session: Session,
     gpu: &GpuContext,
     backend: Backend,
-    context: Option<usize>,
+    settings: TextSettings,
     picture: Picture,
 ) -> Result<(RgbaImage, Session)> {
     let ctx = egui::Context::default();
@@ -73,7 +73,7 @@ pub fn draw(
         adapter: crate::engine::gpu::describe(&gpu.info),
         adapter_is_software: gpu.is_software(),
         target: FORMAT,
-        context,
+        settings,
         backend,
     };
     let mut app = App::new(&ctx, session, options)?;

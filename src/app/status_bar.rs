@@ -88,6 +88,7 @@ fn activity_ui(ui: &mut egui::Ui, activity: Activity) {
                 Stage::Profile => "distance profiles",
                 Stage::Windowed => "windowed",
                 Stage::Steps => "controller",
+                Stage::Passages => "other passages",
             };
             let done = progress.layer as f32 / progress.layers.max(1) as f32;
             ui.add(

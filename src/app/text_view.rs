@@ -54,6 +54,37 @@ pub(super) struct TextView {
     draft: Option<String>,
 }
 
+/// Which passage is shown, and the way to the others.
+fn passages_ui(ui: &mut egui::Ui, session: &Session, actions: &mut Vec<Action>) {
+    let (current, count) = (session.current, session.passages.len());
+    let mut show = |index: usize| actions.push(Action::Command(Command::ShowPassage(index)));
+    let before = ui.add_enabled(current > 0, egui::Button::new("⏴"));
+    if before.on_hover_text("the passage before").clicked() {
+        show(current - 1);
+    }
+    egui::ComboBox::from_id_salt("passages")
+        .selected_text(format!(
+            "{} ({} of {count})",
+            session.text_name,
+            current + 1
+        ))
+        .width(180.0)
+        .show_ui(ui, |ui| {
+            for (index, passage) in session.passages.iter().enumerate() {
+                if ui
+                    .selectable_label(index == current, &passage.name)
+                    .clicked()
+                {
+                    show(index);
+                }
+            }
+        });
+    let after = ui.add_enabled(current + 1 < count, egui::Button::new("⏵"));
+    if after.on_hover_text("the passage after").clicked() {
+        show(current + 1);
+    }
+}
+
 impl TextView {
     /// Leaves the editor.
     pub fn stop_editing(&mut self) {
@@ -63,6 +94,9 @@ impl TextView {
     pub fn show_ui(&mut self, ui: &mut egui::Ui, session: &Session, actions: &mut Vec<Action>) {
         ui.horizontal_wrapped(|ui| {
             ui.strong("text");
+            if session.passages.len() > 1 {
+                passages_ui(ui, session, actions);
+            }
             if self.draft.is_some() {
                 self.editor_buttons_ui(ui, session, actions);
                 return;
@@ -75,7 +109,7 @@ impl TextView {
             ui.checkbox(&mut self.shows_spaces, "spaces")
                 .on_hover_text("show spaces, tabs and line breaks");
             if ui.button("edit").clicked() {
-                self.draft = Some(session.text.text.clone());
+                self.draft = session.source().map(|s| s.text.clone());
             }
             self.legend_ui(ui);
         });
@@ -112,7 +146,7 @@ impl TextView {
         let shortcut = ui.input_mut(|i| i.consume_key(egui::Modifiers::COMMAND, egui::Key::Enter));
         if apply.clicked() || shortcut {
             match &self.draft {
-                Some(draft) if *draft != session.text.text => {
+                Some(draft) if session.source().is_some_and(|s| s.text != *draft) => {
                     actions.push(Action::Edited(draft.clone()));
                 }
                 _ => self.draft = None,

@@ -1,62 +1,252 @@
 //! The top line: what is open, and the numbers of the whole map.
 
-use super::{Action, Activity, theme};
+use super::{Action, Activity, loader::Loader, theme};
 use crate::{
-    model::SAMPLES,
-    session::{Command, Session, Summary},
+    model::{Bos, SAMPLES},
+    session::{Command, LongTexts, Mean, Session, Summary},
 };
 
-pub(super) fn show_ui(
-    ui: &mut egui::Ui,
-    session: &Session,
-    activity: Activity,
-    is_opening: bool,
-    actions: &mut Vec<Action>,
-) {
-    ui.add_space(2.0);
-    ui.horizontal_wrapped(|ui| {
-        ui.menu_button(format!("model: {}", session.model.name), |ui| {
-            if ui.button("Open a model folder…").clicked() {
-                actions.push(Action::ChooseModel);
-            }
-            if ui.button("Built-in model").clicked() {
-                actions.push(Action::BuiltInModel);
-            }
-        });
-        ui.menu_button(format!("text: {}", session.text_name), |ui| {
-            if ui.button("Open a text…").clicked() {
-                actions.push(Action::ChooseText);
-            }
-            ui.separator();
-            for (index, sample) in SAMPLES.iter().enumerate() {
-                if ui
-                    .button(sample.name)
-                    .on_hover_text(sample.teaches)
-                    .clicked()
-                {
-                    actions.push(Action::Sample(index));
+/// The bar's own state.
+#[derive(Default)]
+pub(super) struct TopBar {
+    /// A model's name, while it is typed.
+    name: String,
+}
+
+impl TopBar {
+    pub fn show_ui(
+        &mut self,
+        ui: &mut egui::Ui,
+        session: &Session,
+        activity: Activity,
+        loader: &Loader,
+        actions: &mut Vec<Action>,
+    ) {
+        ui.add_space(2.0);
+        ui.horizontal_wrapped(|ui| {
+            ui.menu_button(format!("model: {}", session.model.name), |ui| {
+                self.model_menu_ui(ui, actions);
+            });
+            ui.menu_button(format!("text: {}", session.title()), |ui| {
+                text_menu_ui(ui, session, actions);
+            });
+            ui.menu_button("windows", |ui| {
+                if ui.button("All full").clicked() {
+                    actions.push(Action::Command(Command::AllFull));
                 }
+                if ui.button("Open windows.json…").clicked() {
+                    actions.push(Action::ChooseText);
+                }
+                if ui.button("Save windows.json…").clicked() {
+                    actions.push(Action::SaveWindows);
+                }
+            });
+            opening_ui(ui, loader, actions);
+            ui.separator();
+            numbers_ui(ui, &session.summary(), activity);
+            if session.passages.len() > 1 {
+                ui.separator();
+                totals_ui(ui, session);
             }
         });
-        ui.menu_button("windows", |ui| {
-            if ui.button("All full").clicked() {
-                actions.push(Action::Command(Command::AllFull));
-            }
-            if ui.button("Open windows.json…").clicked() {
-                actions.push(Action::ChooseText);
-            }
-            if ui.button("Save windows.json…").clicked() {
-                actions.push(Action::SaveWindows);
-            }
-        });
-        if is_opening {
-            ui.spinner();
-            ui.label("opening…");
+        ui.add_space(2.0);
+    }
+
+    fn model_menu_ui(&mut self, ui: &mut egui::Ui, actions: &mut Vec<Action>) {
+        if ui.button("Open a model folder…").clicked() {
+            actions.push(Action::ChooseModel);
+        }
+        if ui.button("Open a GGUF or safetensors file…").clicked() {
+            actions.push(Action::ChooseModelFile);
+        }
+        if ui.button("Built-in model").clicked() {
+            actions.push(Action::BuiltInModel);
         }
         ui.separator();
-        numbers_ui(ui, &session.summary(), activity);
+        let label = ui.label("From the Hugging Face hub:");
+        ui.horizontal(|ui| {
+            let field = egui::TextEdit::singleline(&mut self.name)
+                .hint_text("owner/name, or owner/name@revision")
+                .desired_width(230.0);
+            let response = ui.add(field).labelled_by(label.id);
+            let entered = response.lost_focus() && ui.input(|i| i.key_pressed(egui::Key::Enter));
+            let name = self.name.trim();
+            let open = ui.add_enabled(!name.is_empty(), egui::Button::new("Open"));
+            if (open.clicked() || entered) && !name.is_empty() {
+                actions.push(Action::OpenNamed(name.to_owned()));
+                ui.close();
+            }
+        });
+        let weak = theme::weak(ui.visuals());
+        ui.colored_label(
+            weak,
+            "Kept in the hub's own cache, for use without a network.",
+        );
+    }
+}
+
+fn text_menu_ui(ui: &mut egui::Ui, session: &Session, actions: &mut Vec<Action>) {
+    if ui.button("Open texts…").clicked() {
+        actions.push(Action::ChooseText);
+    }
+    if ui
+        .button("Open a folder of texts…")
+        .on_hover_text("all its .txt and .md files, analysed together")
+        .clicked()
+    {
+        actions.push(Action::ChooseTextFolder);
+    }
+    ui.separator();
+    for (index, sample) in SAMPLES.iter().enumerate() {
+        if ui
+            .button(sample.name)
+            .on_hover_text(sample.teaches)
+            .clicked()
+        {
+            actions.push(Action::Sample(index));
+        }
+    }
+    ui.separator();
+    let mut settings = session.settings;
+    ui.label("Texts longer than the model was made for");
+    ui.horizontal(|ui| {
+        for (value, name, explanation) in [
+            (
+                LongTexts::Whole,
+                "whole",
+                "run whole where the model's positions go on, else cut",
+            ),
+            (LongTexts::Cut, "cut", "only their beginning"),
+            (
+                LongTexts::Blocks,
+                "in blocks",
+                "each from its own beginning; loss and coverage are means over them",
+            ),
+        ] {
+            ui.selectable_value(&mut settings.long, value, name)
+                .on_hover_text(explanation);
+        }
     });
-    ui.add_space(2.0);
+    ui.horizontal(|ui| {
+        let mut is_bounded = settings.context.is_some();
+        let bound = ui.checkbox(&mut is_bounded, "at most");
+        let mut tokens = settings.context.unwrap_or(session.model.spec.context);
+        let value = egui::DragValue::new(&mut tokens)
+            .range(2..=1_000_000)
+            .suffix(" tokens")
+            .update_while_editing(false);
+        ui.add_enabled(is_bounded, value).labelled_by(bound.id);
+        settings.context = is_bounded.then_some(tokens);
+    });
+    ui.label("Token for a beginning");
+    ui.horizontal(|ui| {
+        for (value, name, explanation) in [
+            (
+                Bos::Auto,
+                "as the tokenizer does",
+                "at the start of every text and block",
+            ),
+            (Bos::On, "always", "where the model has one"),
+            (Bos::Off, "never", "the text alone"),
+        ] {
+            ui.selectable_value(&mut settings.bos, value, name)
+                .on_hover_text(explanation);
+        }
+    });
+    // A value that is being dragged is read when it is let go.
+    if settings != session.settings && !ui.input(|i| i.pointer.any_down()) {
+        actions.push(Action::Settings(settings));
+    }
+}
+
+/// What is being opened, or fetched.
+fn opening_ui(ui: &mut egui::Ui, loader: &Loader, actions: &mut Vec<Action>) {
+    let progress = loader.download().and_then(|d| Some((d, d.progress()?)));
+    if let Some((download, progress)) = progress {
+        let done = progress.done_bytes as f32 / progress.total_bytes.max(1) as f32;
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let (number, count) = progress.number;
+        let bar = egui::ProgressBar::new(done)
+            .desired_width(220.0)
+            .text(format!(
+                "{number} of {count}: {:.1} of {:.1} MiB",
+                mib(progress.done_bytes),
+                mib(progress.total_bytes)
+            ));
+        ui.add(bar)
+            .on_hover_text(format!("{} of {}", progress.file, download.name));
+        if ui
+            .button("stop")
+            .on_hover_text("what has arrived is kept, and gone on with the next time")
+            .clicked()
+        {
+            actions.push(Action::CancelDownload);
+        }
+    } else if loader.is_busy() {
+        ui.spinner();
+        ui.label("opening…");
+        if let Some(download) = loader.download()
+            && ui.button("stop").clicked()
+        {
+            tracing::debug!("{} is not wanted any more", download.name);
+            actions.push(Action::CancelDownload);
+        }
+    }
+}
+
+/// Means over all passages.
+fn totals_ui(ui: &mut egui::Ui, session: &Session) {
+    let totals = session.totals();
+    let (done, count) = totals.done;
+    let unit = if session.sources.len() > 1 {
+        "texts"
+    } else {
+        "blocks"
+    };
+    let units = match session.sources.len() {
+        1 => count,
+        n => n,
+    };
+    let number = |v: Option<f64>| v.map_or_else(|| "  –  ".to_owned(), |v| format!("{v:.4}"));
+    let spread = |mean: Option<Mean>, scale: f64, digits: usize| {
+        let spread = mean.and_then(|m| m.spread);
+        spread.map_or_else(String::new, |s| format!(" ± {:.digits$}", s * scale))
+    };
+    let delta = totals
+        .spread_delta
+        .map_or_else(|| "–".to_owned(), |m| format!("{:+.4}", m.mean));
+    field_ui(
+        ui,
+        &format!("all {units} {unit}:"),
+        &format!(
+            "{} → {} ({delta}{})",
+            number(totals.loss_full),
+            number(totals.loss_windowed),
+            spread(totals.spread_delta, 1.0, 4)
+        ),
+        None,
+        &format!(
+            "mean loss over all tokens, full and windowed; in brackets the mean change over {unit}, ± its standard \
+             deviation from one to another"
+        ),
+    );
+    field_ui(
+        ui,
+        "coverage",
+        &format!(
+            "{}{}",
+            totals
+                .mass_coverage
+                .map_or_else(|| "– %".to_owned(), |v| format!("{:.1} %", v * 100.0)),
+            spread(totals.spread_coverage, 100.0, 1)
+        ),
+        None,
+        "mean over all queries, ± its standard deviation",
+    );
+    if done < count {
+        let weak = theme::weak(ui.visuals());
+        ui.colored_label(weak, format!("{done} of {count} run"));
+    }
 }
 
 fn numbers_ui(ui: &mut egui::Ui, summary: &Summary, activity: Activity) {

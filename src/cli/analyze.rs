@@ -42,6 +42,9 @@ enum Format {
 pub(super) fn run(args: &AnalyzeArgs) -> Result<()> {
     let model = args.run.open_model()?;
     let mut session = args.run.session(model)?;
+    if let Some(notice) = session.notice.as_ref().filter(|_| !args.run.quiet) {
+        eprintln!("headscope: {notice}");
+    }
     let backend = args.run.backend(GpuContext::headless)?;
     complete(&mut session, &backend, args.run.steps, args.run.quiet)?;
     if let Some(path) = &args.save_windows {
@@ -76,6 +79,7 @@ pub(super) fn complete(
             steps,
             chunk: None,
         }),
+        others: session.others.clone(),
     };
     worker.want(wanted.clone());
     while let Some(event) = worker.next_event() {
@@ -87,8 +91,14 @@ pub(super) fn complete(
                     Stage::Profile => "profile",
                     Stage::Windowed => "windowed",
                     Stage::Steps => "controller",
+                    Stage::Passages => "other passages",
                 };
-                eprint!("\r\x1b[K{stage}: layer {}/{}", p.layer, p.layers);
+                let unit = if p.stage == Stage::Passages {
+                    ""
+                } else {
+                    "layer "
+                };
+                eprint!("\r\x1b[K{stage}: {unit}{}/{}", p.layer, p.layers);
             }
             Event::Stepped(_, controller) => {
                 session.apply(Command::TakeSteps(controller))?;

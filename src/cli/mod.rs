@@ -14,14 +14,17 @@ use crate::{
     aah::{AahConfig, Regime},
     attention::{Window, WindowMap},
     engine::{Backend, gpu::GpuContext},
-    model::{Bos, Model, SAMPLES, built_in},
-    session::{Command, Document, PatternOptions, Session, read_controller, read_map, text_source},
+    model::{Bos, HubProgress, Model, SAMPLES, built_in},
+    session::{
+        Command, Document, LongTexts, PatternOptions, Session, SourceText, TextSettings,
+        read_controller, read_map, text_sources,
+    },
 };
 
 /// See, and reshape, how far back every attention head of a language model looks.
 ///
-/// Without a subcommand the window opens. MODEL is a Hugging Face folder (config.json, safetensors, tokenizer.json);
-/// without one, the built-in model is used. Without a display the window is drawn to headscope.png instead.
+/// Without a subcommand the window opens. MODEL is a Hugging Face folder (config.json, safetensors, tokenizer.json), a
+/// GGUF file, or a name on the Hugging Face hub; without one, the built-in model is used. Without a display the window is drawn to headscope.png instead.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -44,12 +47,19 @@ enum Subcommands {
 /// What to run, and how: shared by the window and the subcommands.
 #[derive(Clone, Debug, Args)]
 struct RunArgs {
-    /// Model folder; the built-in model if left out
+    /// Model: a folder, a .gguf or .safetensors file, or a name on the Hugging Face hub (owner/name, owner/name@revision,
+    /// owner/name/FILE.gguf); the built-in model if left out
     model: Option<PathBuf>,
-    /// Text: a file, "-" for standard input, or "sample:NAME"
-    #[arg(long, value_name = "FILE|-|sample:NAME")]
-    text: Option<String>,
-    /// Use at most this many tokens of the text
+    /// Text: a file, a folder of texts, "-" for standard input, or "sample:NAME"; several are analysed together
+    #[arg(long, value_name = "FILE|FOLDER|-|sample:NAME")]
+    text: Vec<String>,
+    /// What becomes of a text longer than the model was made for: whole where its positions go on, cut, or in blocks
+    #[arg(long, value_enum, default_value_t = LongChoice::Whole)]
+    long: LongChoice,
+    /// Whether texts and blocks begin with the token for a beginning; auto: as the model's tokenizer does
+    #[arg(long, value_enum, default_value_t = BosChoice::Auto)]
+    bos: BosChoice,
+    /// Use at most this many tokens of a text, or of a block
     #[arg(long, value_name = "T", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
     /// Windows of all heads: windows.json, the paper's heat-map CSV, or DuoAttention's head patterns (TSV)
@@ -93,6 +103,23 @@ struct RunArgs {
     quiet: bool,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LongChoice {
+    Whole,
+    Cut,
+    Blocks,
+}
+
+impl From<LongChoice> for LongTexts {
+    fn from(choice: LongChoice) -> Self {
+        match choice {
+            LongChoice::Whole => Self::Whole,
+            LongChoice::Cut => Self::Cut,
+            LongChoice::Blocks => Self::Blocks,
+        }
+    }
+}
+
 /// Whether a text begins with the token for a beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum BosChoice {
@@ -121,18 +148,33 @@ pub(crate) enum EngineChoice {
 impl RunArgs {
     fn open_model(&self) -> Result<Arc<Model>> {
         Ok(match &self.model {
-            Some(path) => Model::open(path)?,
+            Some(name) => open_model(name, self.quiet)?,
             None => built_in()?,
         })
     }
 
+    /// How texts become passages.
+    fn text_settings(&self) -> TextSettings {
+        TextSettings {
+            context: self.context.map(|c| c as usize),
+            long: self.long.into(),
+            bos: self.bos.into(),
+        }
+    }
+
     fn session(&self, model: Arc<Model>) -> Result<Session> {
-        let (name, text) = match &self.text {
-            Some(source) => text_source(source)?,
-            None => (SAMPLES[0].name.to_owned(), SAMPLES[0].text.to_owned()),
-        };
-        let context = self.context.map(|c| c as usize);
-        let mut session = Session::new(Document::new(model, &name, &text, context)?);
+        let mut texts = Vec::new();
+        for source in &self.text {
+            texts.extend(text_sources(source)?);
+        }
+        if texts.is_empty() {
+            texts.push(SourceText {
+                name: SAMPLES[0].name.to_owned(),
+                text: SAMPLES[0].text.to_owned(),
+            });
+        }
+        let document = Document::of_texts(model, texts, self.text_settings())?;
+        let mut session = Session::new(document);
         let mut map = match (&self.windows, self.window) {
             (Some(path), _) => {
                 let spec = &session.model.spec;
@@ -174,6 +216,35 @@ impl RunArgs {
     /// The backend asked for; `gpu` makes or lends the device.
     fn backend(&self, gpu: impl FnOnce() -> crate::Result<GpuContext>) -> Result<Backend> {
         choose_backend(self.engine, gpu)
+    }
+}
+
+/// Opens a model by path or by its name on the hub.
+fn open_model(name: &std::path::Path, quiet: bool) -> Result<Arc<Model>> {
+    Ok(Model::open_named(name, &mut show_progress(quiet))?)
+}
+
+/// Shows a download's progress on a terminal.
+fn show_progress(quiet: bool) -> impl FnMut(HubProgress) -> bool {
+    use std::io::IsTerminal as _;
+    let shows = !quiet && std::io::stderr().is_terminal();
+    move |p| {
+        if shows {
+            let (number, count) = p.number;
+            let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+            let end = if p.done_bytes >= p.total_bytes {
+                "\n"
+            } else {
+                ""
+            };
+            eprint!(
+                "\r\x1b[K{} ({number} of {count}): {:.1} of {:.1} MiB{end}",
+                p.file,
+                mib(p.done_bytes),
+                mib(p.total_bytes)
+            );
+        }
+        true
     }
 }
 

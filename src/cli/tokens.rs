@@ -6,15 +6,16 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::{BosChoice, emit};
+use super::{BosChoice, emit, show_progress};
 use crate::{
     model::{Model, Tokenizer, built_in},
-    session::text_source,
+    session::text_sources,
 };
 
 #[derive(Debug, Args)]
 pub(super) struct TokensArgs {
-    /// Model: a folder, a tokenizer.json, or a GGUF file, with weights or without; the built-in model if left out
+    /// Model: a folder, a tokenizer.json, a GGUF file (with weights or without), or a name on the hub; the built-in
+    /// model if left out
     model: Option<PathBuf>,
     /// Text: a file, "-" for standard input, or "sample:NAME"
     #[arg(long, value_name = "FILE|-|sample:NAME")]
@@ -52,12 +53,16 @@ struct Listing<'a> {
 }
 
 pub(super) fn run(args: &TokensArgs) -> Result<()> {
-    let (_, text) = text_source(&args.text)?;
+    let mut texts = text_sources(&args.text)?;
+    let text = match (texts.pop(), texts.is_empty()) {
+        (Some(source), true) => source.text,
+        _ => anyhow::bail!("{} is a folder: name one text", args.text),
+    };
     let built_in_model;
     let opened;
     let (tokenizer, vocab_size): (&Tokenizer, usize) = match &args.model {
         Some(path) => {
-            opened = Model::open_tokenizer(path)?;
+            opened = Model::open_tokenizer(path, &mut show_progress(false))?;
             (&opened.0, opened.1)
         }
         None => {

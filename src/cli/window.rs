@@ -114,8 +114,8 @@ fn screenshot(args: &WindowArgs, session: Session, path: &Path) -> Result<(Sessi
         view: args.view.into(),
         steps: args.run.steps,
     };
-    let context = args.run.context.map(|c| c as usize);
-    let (image, session) = offscreen::draw(session, &gpu, backend.clone(), context, picture)?;
+    let settings = args.run.text_settings();
+    let (image, session) = offscreen::draw(session, &gpu, backend.clone(), settings, picture)?;
     image
         .save_with_format(path, image::ImageFormat::Png)
         .with_context(|| format!("cannot write {}", path.display()))?;
@@ -143,7 +143,7 @@ fn open_window(args: &WindowArgs, session: Session) -> Result<()> {
     let choice = args.run.engine;
     let theme = args.theme;
     let (view, steps) = (args.view, args.run.steps);
-    let context = args.run.context.map(|c| c as usize);
+    let settings = args.run.text_settings();
     eframe::run_native(
         "headscope",
         options,
@@ -153,7 +153,7 @@ fn open_window(args: &WindowArgs, session: Session) -> Result<()> {
                 .as_ref()
                 .ok_or("the window has no graphics device")?;
             let mut backend = Ok(Backend::Cpu);
-            let options = Options::for_render_state(state, context, |gpu| {
+            let options = Options::for_render_state(state, settings, |gpu| {
                 backend = choose_backend(choice, || Ok(gpu));
                 backend.as_ref().map_or(Backend::Cpu, Clone::clone)
             });

@@ -16,6 +16,6 @@ pub use decoder::{Control, Decoder, Flow};
 pub use matrix::{HeadMatrix, MatrixRequest, Pooling, head_matrix};
 pub use run::{LayerTrace, Run, Trace, head_moments, head_statistics};
 pub use worker::{
-    Backend, Baseline, Event, Progress, Stage, StepRequest, Wanted, Windowed, Worker,
-    distance_profile, sink_profile,
+    Backend, Baseline, Event, PassageResult, Progress, Stage, StepRequest, Wanted, Windowed,
+    Worker, distance_profile, sink_profile,
 };

@@ -67,6 +67,8 @@ pub struct Wanted {
     pub matrix: Option<(MatrixRequest, bool)>,
     /// Steps for the controller to take, once for each number.
     pub steps: Option<StepRequest>,
+    /// Other passages to run under the same windows, when all else is done; another `Arc` means others.
+    pub others: Arc<Vec<Arc<Vec<u32>>>>,
 }
 
 /// Steps of a controller on the current text.
@@ -108,9 +110,26 @@ pub struct Windowed {
     pub run: Run,
 }
 
+/// What was found of a passage that is not on show.
+#[derive(Clone, Debug)]
+pub struct PassageResult {
+    /// The tokens it ran on.
+    pub tokens: Arc<Vec<u32>>,
+    /// The run with full attention.
+    pub full: Run,
+    /// How far back every head looks.
+    pub profile: DistanceProfile,
+    /// What the sinks get, if there are any.
+    pub sinks: Option<Arc<SinkProfile>>,
+    /// The run under windows, once it is there.
+    pub windowed: Option<Run>,
+}
+
 /// What the worker is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
+    /// Other passages; layers are passages here.
+    Passages,
     /// The run with full attention.
     Full,
     /// Distance profiles.
@@ -143,6 +162,8 @@ pub enum Event {
     Sinks(Arc<Vec<u32>>, Arc<SinkProfile>),
     /// The run under windows is there.
     Windowed(Arc<Windowed>),
+    /// One of the other passages has run under the windows.
+    Passage(Arc<PassageResult>),
     /// The steps of this number were taken.
     Stepped(u64, Arc<Controller>),
     /// A part of a matrix is there; whether of the windowed run.
@@ -200,6 +221,7 @@ impl Worker {
                     kernel: backend.kernel(),
                     backend,
                     loaded: None,
+                    passages: Vec::new(),
                 };
                 while let Some(wanted) = state.next() {
                     state.serve(wanted);
@@ -261,6 +283,8 @@ struct State {
     backend: Backend,
     kernel: Box<dyn AttentionKernel>,
     loaded: Option<Loaded>,
+    /// What is known of other passages of the model that is loaded.
+    passages: Vec<Arc<PassageResult>>,
 }
 
 impl State {
@@ -289,7 +313,12 @@ impl State {
     }
 
     fn serve(&mut self, wanted: Wanted) {
-        let mut loaded = match self.loaded.take() {
+        let before = self.loaded.take();
+        let is_same_model = |old: &Loaded| Arc::ptr_eq(&old.wanted.model, &wanted.model);
+        if !before.as_ref().is_some_and(is_same_model) {
+            self.passages.clear();
+        }
+        let mut loaded = match before {
             Some(mut loaded) if loaded.wanted.same_text(&wanted) => {
                 loaded.wanted = wanted;
                 loaded
@@ -390,6 +419,93 @@ impl State {
             })));
         }
         self.serve_matrix(loaded, true);
+        self.serve_passages(loaded)
+    }
+
+    /// Runs the other passages, full and under the windows. Their traces are not kept: a change of windows runs them
+    /// whole again, in the background.
+    fn serve_passages(&mut self, loaded: &Loaded) -> Result<()> {
+        let others = loaded.wanted.others.clone();
+        let windows = loaded.wanted.windows.clone();
+        self.passages
+            .retain(|known| others.iter().any(|t| Arc::ptr_eq(t, &known.tokens)));
+        let is_full = windows
+            .first_difference(&loaded.decoder.full_map().with_sinks(windows.sinks))
+            .is_none();
+        for (number, tokens) in others.iter().enumerate() {
+            let known = self
+                .passages
+                .iter()
+                .position(|known| Arc::ptr_eq(&known.tokens, tokens));
+            let is_current = |result: &PassageResult| {
+                result
+                    .windowed
+                    .as_ref()
+                    .is_some_and(|run| run.windows == windows)
+            };
+            if known.is_some_and(|index| is_current(&self.passages[index])) {
+                continue;
+            }
+            self.send(Event::Progress(Progress {
+                stage: Stage::Passages,
+                layer: number,
+                layers: others.len(),
+            }));
+            let mailbox = self.mailbox.clone();
+            let mut control = |_, _| {
+                let slot = mailbox.lock();
+                let obsolete = slot.wanted.as_ref().is_some_and(|newer| {
+                    !newer.same_text(&loaded.wanted)
+                        || newer.windows != windows
+                        || newer.matrix != loaded.wanted.matrix
+                        || newer.steps.as_ref().map(|s| s.number)
+                            != loaded.wanted.steps.as_ref().map(|s| s.number)
+                        || !Arc::ptr_eq(&newer.others, &others)
+                });
+                if slot.quit || obsolete {
+                    Flow::Stop
+                } else {
+                    Flow::Continue
+                }
+            };
+            let decoder = Decoder::new(loaded.wanted.model.clone(), tokens.clone())?;
+            let kernel = self.kernel.as_mut();
+            let fits = |result: &PassageResult| {
+                windows.sinks == 0
+                    || result
+                        .sinks
+                        .as_ref()
+                        .is_some_and(|s| s.sinks() == windows.sinks)
+            };
+            let mut result = match known.map(|index| &self.passages[index]) {
+                Some(result) if fits(result) => (**result).clone(),
+                _ => {
+                    let full = decoder.full_map();
+                    let (run, trace) = decoder.run(kernel, &full, &[], &mut control)?;
+                    let profile = distance_profile(&trace, &mut control)?;
+                    let sinks = (windows.sinks > 0)
+                        .then(|| Arc::new(sink_profile(&trace, windows.sinks, tokens.len())));
+                    PassageResult {
+                        tokens: tokens.clone(),
+                        full: run,
+                        profile,
+                        sinks,
+                        windowed: None,
+                    }
+                }
+            };
+            result.windowed = Some(if is_full {
+                result.full.clone()
+            } else {
+                decoder.run(kernel, &windows, &[], &mut control)?.0
+            });
+            let result = Arc::new(result);
+            match known {
+                Some(index) => self.passages[index] = result.clone(),
+                None => self.passages.push(result.clone()),
+            }
+            self.send(Event::Passage(result));
+        }
         Ok(())
     }
 

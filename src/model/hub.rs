@@ -112,8 +112,9 @@ impl HubSettings {
             token: set("HF_TOKEN")
                 .map(|t| t.trim().to_owned())
                 .or_else(|| home.token()),
-            offline: set("HF_HUB_OFFLINE")
-                .is_some_and(|v| matches!(v.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")),
+            offline: set("HF_HUB_OFFLINE").is_some_and(|v| {
+                matches!(v.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
+            }),
         }
     }
 }
@@ -139,11 +140,7 @@ pub type OnProgress<'a> = &'a mut dyn FnMut(HubProgress) -> bool;
 /// # Errors
 /// One sentence: no such model, no leave to read it, no network, not a format that is read;
 /// [`Error::Cancelled`] when `progress` says so. What has arrived stays, and is gone on with the next time.
-pub fn fetch(
-    name: &HubName,
-    settings: &HubSettings,
-    progress: OnProgress<'_>,
-) -> Result<PathBuf> {
+pub fn fetch(name: &HubName, settings: &HubSettings, progress: OnProgress<'_>) -> Result<PathBuf> {
     if let Some(found) = cached(name, settings) {
         return Ok(found);
     }
@@ -168,7 +165,11 @@ pub fn fetch(
     let mut paths = download.all(&wanted)?;
     // Shards are known once their index is here.
     if wanted.iter().any(|w| w == INDEX) {
-        let folder = paths.last().and_then(|p| p.parent()).unwrap_or(Path::new(".")).to_owned();
+        let folder = paths
+            .last()
+            .and_then(|p| p.parent())
+            .unwrap_or(Path::new("."))
+            .to_owned();
         let shards = super::weights::find_safetensors(&folder)?;
         let names: Vec<String> = shards
             .iter()
@@ -178,7 +179,11 @@ pub fn fetch(
     }
     cached(name, settings)
         .or_else(|| paths.pop())
-        .ok_or_else(|| Error::Hub(format!("{name} changed on the hub while it was fetched: try again")))
+        .ok_or_else(|| {
+            Error::Hub(format!(
+                "{name} changed on the hub while it was fetched: try again"
+            ))
+        })
 }
 
 const INDEX: &str = "model.safetensors.index.json";
@@ -196,18 +201,26 @@ fn wanted(name: &HubName, files: &[&str]) -> Result<Vec<String>> {
         if has(file) {
             return Ok(vec![file.clone()]);
         }
-        return refuse(format!("does not exist; its repository has: {}", list(&ggufs)));
+        return refuse(format!(
+            "does not exist; its repository has: {}",
+            list(&ggufs)
+        ));
     }
     if has("config.json") && (has("model.safetensors") || has(INDEX)) {
         let mut wanted = vec!["config.json".to_owned()];
         if !has("tokenizer.json") {
             return refuse(
-                "has no tokenizer.json: save its tokenizer with transformers, from AutoTokenizer".to_owned(),
+                "has no tokenizer.json: save its tokenizer with transformers, from AutoTokenizer"
+                    .to_owned(),
             );
         }
         wanted.push("tokenizer.json".to_owned());
         // The weights last: what is wrong with the rest shows before the long wait.
-        let weights = if has("model.safetensors") { "model.safetensors" } else { INDEX };
+        let weights = if has("model.safetensors") {
+            "model.safetensors"
+        } else {
+            INDEX
+        };
         wanted.push(weights.to_owned());
         return Ok(wanted);
     }
@@ -327,7 +340,9 @@ fn explain(name: &HubName, file: Option<&str>, error: &ApiError) -> Error {
              in with `hf auth login`, or set HF_TOKEN"
         ),
         Some(404) => format!("{what} does not exist on the hub: check its name and revision"),
-        Some(429) => "the hub takes no more requests for now: wait some minutes, or log in".to_owned(),
+        Some(429) => {
+            "the hub takes no more requests for now: wait some minutes, or log in".to_owned()
+        }
         Some(code) if code >= 500 => {
             format!("the hub fails at the moment (it answered {code}): try {what} again later")
         }
@@ -373,10 +388,7 @@ impl Download<'_> {
                 },
                 report: &mut *self.progress,
             };
-            let outcome = guarded(|| {
-                self.repo
-                    .download_with_progress(file, Forward(&mut state))
-            });
+            let outcome = guarded(|| self.repo.download_with_progress(file, Forward(&mut state)));
             let (done, total) = (state.now.done_bytes, state.now.total_bytes);
             let failure = match outcome {
                 Ok(path) => {
@@ -483,8 +495,20 @@ mod tests {
             assert_eq!(parse(name).as_deref(), Some(name));
         }
         for other in [
-            "gpt2", "./a/b", "/a/b", "a/../b", "../b", "a/b/c", "a/b/", "a//b", "a b/c", "a/b@", "a/b@../x",
-            "a/b/../c.gguf", "C:\\models\\x", "",
+            "gpt2",
+            "./a/b",
+            "/a/b",
+            "a/../b",
+            "../b",
+            "a/b/c",
+            "a/b/",
+            "a//b",
+            "a b/c",
+            "a/b@",
+            "a/b@../x",
+            "a/b/../c.gguf",
+            "C:\\models\\x",
+            "",
         ] {
             assert_eq!(parse(other), None, "{other}");
         }
@@ -493,8 +517,19 @@ mod tests {
     #[test]
     fn what_to_fetch_is_chosen_or_refused_in_a_sentence() {
         let name = HubName::parse("o/m").unwrap();
-        let chosen = wanted(&name, &["config.json", "tokenizer.json", "model.safetensors", "x.bin"]);
-        assert_eq!(chosen.unwrap(), ["config.json", "tokenizer.json", "model.safetensors"]);
+        let chosen = wanted(
+            &name,
+            &[
+                "config.json",
+                "tokenizer.json",
+                "model.safetensors",
+                "x.bin",
+            ],
+        );
+        assert_eq!(
+            chosen.unwrap(),
+            ["config.json", "tokenizer.json", "model.safetensors"]
+        );
         let refusal = |files: &[&str]| wanted(&name, files).unwrap_err().to_string();
         assert!(refusal(&["config.json", "pytorch_model.bin"]).contains("pickled"));
         assert!(refusal(&["q4.gguf", "q8.gguf"]).contains("o/m/q4.gguf"));

@@ -54,6 +54,23 @@ impl Model {
         hf::open(path).map(Arc::new)
     }
 
+    /// Opens what a user names: a path, or a model on the hub (`owner/name`), which is fetched where it is not there.
+    ///
+    /// # Errors
+    /// As [`Self::open`] and [`fetch`].
+    pub fn open_named(name: &Path, progress: OnProgress<'_>) -> Result<Arc<Self>> {
+        let Some(hub_name) = hub_name(name) else {
+            return Self::open(name);
+        };
+        let path = fetch(&hub_name, &HubSettings::from_env(), progress)?;
+        let mut model = Self::open(&path)?;
+        if let Some(model) = Arc::get_mut(&mut model) {
+            // The folder in the cache is named by a commit.
+            model.name = hub_name.to_string();
+        }
+        Ok(model)
+    }
+
     /// As [`Self::open`] for a model that has no tokenizer; texts cannot be read then, only given as tokens.
     ///
     /// # Errors
@@ -65,19 +82,25 @@ impl Model {
         hf::open_without_tokenizer(path).map(Arc::new)
     }
 
-    /// The tokenizer alone, and the size of its vocabulary: of a model, of a `tokenizer.json`, or of a GGUF file
-    /// that need not have weights.
+    /// The tokenizer alone, and the size of its vocabulary: of a model by path or name, of a `tokenizer.json`, or of a
+    /// GGUF file that need not have weights.
     ///
     /// # Errors
-    /// As [`Self::open`].
-    pub fn open_tokenizer(path: &Path) -> Result<(Tokenizer, usize)> {
-        if is_gguf(path) {
-            return gguf::open_tokenizer(path);
+    /// As [`Self::open_named`].
+    pub fn open_tokenizer(name: &Path, progress: OnProgress<'_>) -> Result<(Tokenizer, usize)> {
+        let path = match hub_name(name) {
+            Some(hub_name) => fetch(&hub_name, &HubSettings::from_env(), progress)?,
+            None => name.to_owned(),
+        };
+        if is_gguf(&path) {
+            return gguf::open_tokenizer(&path);
         }
         let file = if path.is_dir() {
             path.join("tokenizer.json")
+        } else if path.extension().is_some_and(|e| e == "safetensors") {
+            path.with_file_name("tokenizer.json")
         } else {
-            path.to_owned()
+            path
         };
         Ok((Tokenizer::open(&file)?, usize::MAX))
     }
@@ -86,6 +109,14 @@ impl Model {
     pub fn parameters(&self) -> u64 {
         self.weights.parameters
     }
+}
+
+/// The name on the hub that a user means, where there is no such path.
+pub fn hub_name(name: &Path) -> Option<HubName> {
+    if name.exists() {
+        return None;
+    }
+    HubName::parse(name.to_str()?)
 }
 
 /// Whether a file is GGUF: by its name, or by how it begins.

@@ -270,6 +270,40 @@ impl TokenizedText {
         )
     }
 
+    /// The tokens in blocks of at most `length`, each beginning with `leading` (id and piece) if given, as the text then
+    /// does itself. A character that two blocks share stands in both.
+    pub fn blocks(&self, length: usize, leading: Option<(u32, String)>) -> Vec<Self> {
+        let skip = usize::from(
+            leading
+                .as_ref()
+                .is_some_and(|(id, _)| self.ids.first() == Some(id)),
+        );
+        let own = length.saturating_sub(usize::from(leading.is_some())).max(1);
+        let mut blocks = Vec::new();
+        let mut start = skip;
+        while start < self.len() {
+            let end = (start + own).min(self.len());
+            let ranges = &self.ranges[start..end];
+            let first = ranges.iter().map(|r| r.start).min().unwrap_or(0);
+            let last = ranges.iter().map(|r| r.end).max().unwrap_or(first);
+            let mut ids = Vec::with_capacity(own + 1);
+            let mut own_ranges = Vec::with_capacity(own + 1);
+            let mut pieces = Vec::with_capacity(own + 1);
+            if let Some((id, piece)) = &leading {
+                ids.push(*id);
+                own_ranges.push(0..0);
+                pieces.push(piece.clone());
+            }
+            ids.extend(&self.ids[start..end]);
+            own_ranges.extend(ranges.iter().map(|r| r.start - first..r.end - first));
+            pieces.extend_from_slice(&self.pieces[start..end]);
+            let text = self.text[first..last].to_owned();
+            blocks.push(Self::new(text, ids, own_ranges, pieces));
+            start = end;
+        }
+        blocks
+    }
+
     /// The text in pieces that never split a character, in order.
     pub fn clusters(&self) -> &[Cluster] {
         &self.clusters

@@ -44,6 +44,8 @@ pub enum Command {
     Select(Selection),
     /// The token whose keys are looked at.
     SetQuery(Option<usize>),
+    /// Another passage of the document.
+    ShowPassage(usize),
     /// Another model or text. Windows stay where the model does, and start full with a new one; sinks stay.
     SetDocument(Document),
 }
@@ -124,6 +126,14 @@ impl Session {
             }
             Command::SetQuery(query) => {
                 self.selection.query = query.filter(|&q| q < self.seq_len());
+            }
+            Command::ShowPassage(index) => {
+                if index != self.current && index < self.passages.len() {
+                    self.keep_current();
+                    self.document.show(index);
+                    (self.baseline, self.windowed, self.sinks) = (None, None, None);
+                    self.selection.query = None;
+                }
             }
             Command::SetDocument(document) => {
                 let mut next = Self::new(document);

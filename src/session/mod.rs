@@ -4,27 +4,29 @@
 
 mod command;
 mod controller_file;
+mod document;
 mod map_files;
 mod regime;
 mod report;
 mod source;
+mod totals;
 mod windows_file;
 
 use std::{collections::BTreeSet, sync::Arc};
 
 pub use command::Command;
 pub use controller_file::read_controller;
+pub use document::{Document, LongTexts, MAX_PASSAGES, Passage, SourceText, TextSettings};
 pub use map_files::{PatternOptions, heat_map_csv, patterns_tsv, read_map};
 pub use regime::RegimeState;
 pub use report::{Analysis, Loss, Summary};
-pub use source::{read_text, sample, text_source};
+pub use source::{read_text, sample, text_sources, texts_of_path};
+pub use totals::{Mean, TextNumbers, Totals};
 pub use windows_file::WindowsFile;
 
 use crate::{
-    Result,
     attention::{HeadId, SinkProfile, WindowMap, coverage_at},
-    engine::{Baseline, Event, Windowed},
-    model::{Bos, Model, TokenizedText},
+    engine::{Baseline, Event, PassageResult, Windowed},
 };
 
 /// Which heads and which query the user looks at.
@@ -49,58 +51,6 @@ impl Selection {
     }
 }
 
-/// A model and a text, tokenised: what takes time to open, and is opened away from the window's thread.
-#[derive(Clone, Debug)]
-pub struct Document {
-    /// The model.
-    pub model: Arc<Model>,
-    /// What the text is called: a sample's or a file's name.
-    pub text_name: String,
-    /// The text and its tokens.
-    pub text: Arc<TokenizedText>,
-    /// The token ids; another `Arc` for another text.
-    pub tokens: Arc<Vec<u32>>,
-}
-
-impl Document {
-    /// Reads `text` with the model's tokenizer. At most `context` tokens are used, if given.
-    ///
-    /// # Errors
-    /// When the tokenizer cannot read the text, or the text is empty.
-    pub fn new(
-        model: Arc<Model>,
-        text_name: &str,
-        text: &str,
-        context: Option<usize>,
-    ) -> Result<Self> {
-        let mut tokenized = model
-            .tokenizer
-            .encode(text, model.spec.vocab_size, Bos::Auto)?;
-        if let Some(context) = context {
-            tokenized = tokenized.truncated(context);
-        }
-        if tokenized.is_empty() {
-            return Err(crate::Error::Text(
-                "the text is empty: type or open one with at least one token".to_owned(),
-            ));
-        }
-        if let Some(most) = model.spec.max_tokens().filter(|&m| tokenized.len() > m) {
-            return Err(crate::Error::Text(format!(
-                "{text_name} has {} tokens, but {} has positions for {most} only: use a shorter text, or \
-                 --context {most}",
-                tokenized.len(),
-                model.name
-            )));
-        }
-        Ok(Self {
-            model,
-            text_name: text_name.to_owned(),
-            tokens: Arc::new(tokenized.ids.clone()),
-            text: Arc::new(tokenized),
-        })
-    }
-}
-
 /// The document, and all that is known of it.
 #[derive(Clone, Debug)]
 pub struct Session {
@@ -118,6 +68,8 @@ pub struct Session {
     pub sinks: Option<Arc<SinkProfile>>,
     /// The regime at work, if any.
     pub regime: Option<RegimeState>,
+    /// What was found of each passage while others were shown.
+    pub results: Vec<Option<Arc<PassageResult>>>,
 }
 
 impl std::ops::Deref for Session {
@@ -144,6 +96,7 @@ impl Session {
             windowed: None,
             sinks: None,
             regime: None,
+            results: vec![None; document.passages.len()],
             document,
         }
     }
@@ -161,6 +114,12 @@ impl Session {
             }
             Event::Windowed(windowed) if Arc::ptr_eq(&windowed.tokens, &self.tokens) => {
                 self.windowed = Some(windowed.clone());
+            }
+            Event::Passage(result) => {
+                let is_it = |p: &Passage| Arc::ptr_eq(&p.tokens, &result.tokens);
+                if let Some(index) = self.passages.iter().position(is_it) {
+                    self.results[index] = Some(result.clone());
+                }
             }
             Event::Sinks(tokens, profile) if Arc::ptr_eq(tokens, &self.tokens) => {
                 self.sinks = Some(profile.clone());

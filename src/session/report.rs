@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::Session;
+use super::{Mean, Session, TextNumbers, Totals};
 use crate::{
     attention::{
         HeadId, Window,
@@ -85,14 +85,16 @@ pub struct Loss {
 }
 
 impl Loss {
-    fn of(session: &Session, summary: &Summary) -> Self {
-        let bytes = session.text.text.len();
-        let predicted = session.seq_len().saturating_sub(1);
+    /// Over all passages.
+    fn of(totals: &Totals) -> Self {
+        let bytes: usize = totals.texts.iter().map(|t| t.bytes).sum();
+        // The first token of each passage is not predicted.
+        let predicted: usize = totals.texts.iter().map(|t| t.tokens - t.blocks).sum();
         let bits = |loss: Option<f64>| {
             let loss = loss.filter(|_| bytes > 0)?;
             Some(loss * predicted as f64 / std::f64::consts::LN_2 / bytes as f64)
         };
-        let (full, windowed) = (summary.loss_full, summary.loss_windowed);
+        let (full, windowed) = (totals.loss_full, totals.loss_windowed);
         Self {
             full,
             windowed,
@@ -119,6 +121,11 @@ pub struct Analysis {
     ear: Option<f64>,
     flops_ratio: f64,
     mass_coverage: Option<f64>,
+    /// Means over texts, or over the blocks of one, and their standard deviations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spread: Option<SpreadPart>,
+    /// Each text.
+    texts: Vec<TextNumbers>,
     /// Between chance (0) and the best assignment of the same windows (1).
     routing_quality: Option<f64>,
     /// Heads at each window size.
@@ -152,6 +159,15 @@ struct TextPart {
     name: String,
     tokens: usize,
     bytes: usize,
+    passages: usize,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct SpreadPart {
+    over: &'static str,
+    loss_full: Option<Mean>,
+    delta: Option<Mean>,
+    mass_coverage: Option<Mean>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -194,6 +210,7 @@ impl Analysis {
     pub fn of(session: &Session, backend: &Backend, with_tokens: bool) -> Self {
         let spec = &session.model.spec;
         let summary = session.summary();
+        let totals = session.totals();
         let windowed = session.windowed.as_ref().map(|w| &w.run);
         let full = session.baseline.as_ref().map(|b| &b.run);
         let map = &session.windows;
@@ -233,9 +250,10 @@ impl Analysis {
                 context: spec.context,
             },
             text: TextPart {
-                name: session.text_name.clone(),
-                tokens: session.seq_len(),
-                bytes: session.text.text.len(),
+                name: session.title(),
+                tokens: totals.texts.iter().map(|t| t.tokens).sum(),
+                bytes: totals.texts.iter().map(|t| t.bytes).sum(),
+                passages: session.passages.len(),
             },
             engine: EnginePart {
                 kind: match backend {
@@ -252,12 +270,22 @@ impl Analysis {
                 sinks: map.sinks,
                 map: (0..map.layers()).map(|l| map.layer(l).to_vec()).collect(),
             },
-            loss: Loss::of(session, &summary),
+            loss: Loss::of(&totals),
             acr: summary.acr,
             causal_acr: summary.causal_acr,
             ear: summary.ear,
             flops_ratio: summary.flops_ratio,
-            mass_coverage: summary.mass_coverage,
+            mass_coverage: totals.mass_coverage,
+            spread: (session.passages.len() > 1).then_some(SpreadPart {
+                over: match session.sources.len() {
+                    1 => "blocks",
+                    _ => "texts",
+                },
+                loss_full: totals.spread_full,
+                delta: totals.spread_delta,
+                mass_coverage: totals.spread_coverage,
+            }),
+            texts: totals.texts,
             routing_quality: session.routing_quality(),
             histogram: session
                 .histogram()
@@ -295,6 +323,33 @@ impl Analysis {
             "text       {}: {} tokens, {} bytes\n",
             self.text.name, self.text.tokens, self.text.bytes
         );
+        if let Some(spread) = &self.spread {
+            for text in &self.texts {
+                out += &format!(
+                    "           {}: {} tokens in {}, loss {} -> {}, coverage {}\n",
+                    text.name,
+                    text.tokens,
+                    text.blocks,
+                    number(text.loss_full, 4),
+                    number(text.loss_windowed, 4),
+                    number(text.mass_coverage, 4)
+                );
+            }
+            let mean = |mean: Option<Mean>| match mean {
+                Some(Mean {
+                    mean,
+                    spread: Some(spread),
+                }) => format!("{mean:.4} ± {spread:.4}"),
+                other => number(other.map(|m| m.mean), 4),
+            };
+            out += &format!(
+                "over {:6} full {}  difference {}  coverage {}\n",
+                spread.over,
+                mean(spread.loss_full),
+                mean(spread.delta),
+                mean(spread.mass_coverage)
+            );
+        }
         let adapter = self
             .engine
             .adapter

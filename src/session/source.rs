@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::SourceText;
 use crate::{
     Error, Result,
     model::{SAMPLES, Sample},
@@ -36,24 +37,72 @@ pub fn read_text(path: &Path) -> Result<String> {
     read_bounded(file, path)
 }
 
-/// A text from what the command line names: a file, `-` for standard input, or `sample:NAME`. Gives its name too.
+/// Most texts that are taken from a folder.
+const MAX_TEXTS: usize = 256;
+
+/// The texts of a path: one of a file; of a folder those that end in `.txt`, `.md` or `.text`, by name.
 ///
 /// # Errors
-/// As [`read_text`] and [`sample`].
-pub fn text_source(source: &str) -> Result<(String, String)> {
+/// As [`read_text`]; when a folder has no text.
+pub fn texts_of_path(path: &Path) -> Result<Vec<SourceText>> {
+    let read = |path: &Path| -> Result<SourceText> {
+        let name = path.file_name().map_or_else(
+            || path.display().to_string(),
+            |n| n.to_string_lossy().into_owned(),
+        );
+        Ok(SourceText {
+            name,
+            text: read_text(path)?,
+        })
+    };
+    if !path.is_dir() {
+        return Ok(vec![read(path)?]);
+    }
+    let entries = std::fs::read_dir(path).map_err(|e| Error::io("read", path, e))?;
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|file| {
+            let ending = file.extension().map(|e| e.to_ascii_lowercase());
+            file.is_file() && ending.is_some_and(|e| e == "txt" || e == "md" || e == "text")
+        })
+        .collect();
+    files.sort();
+    if files.is_empty() {
+        return Err(Error::Text(format!(
+            "{} has no text (.txt, .md or .text), and no config.json of a model",
+            path.display()
+        )));
+    }
+    if files.len() > MAX_TEXTS {
+        return Err(Error::Text(format!(
+            "{} has {} texts; at most {MAX_TEXTS} are analysed together: choose some",
+            path.display(),
+            files.len()
+        )));
+    }
+    files.iter().map(|file| read(file)).collect()
+}
+
+/// Texts from what the command line names: a file, a folder, `-` for standard input, or `sample:NAME`.
+///
+/// # Errors
+/// As [`texts_of_path`] and [`sample`].
+pub fn text_sources(source: &str) -> Result<Vec<SourceText>> {
+    let one = |name: &str, text: String| {
+        vec![SourceText {
+            name: name.to_owned(),
+            text,
+        }]
+    };
     if let Some(name) = source.strip_prefix("sample:") {
         let sample = sample(name)?;
-        return Ok((sample.name.to_owned(), sample.text.to_owned()));
+        return Ok(one(sample.name, sample.text.to_owned()));
     }
     if source == "-" {
         let text = read_bounded(std::io::stdin(), Path::new("standard input"))?;
-        return Ok(("standard input".to_owned(), text));
+        return Ok(one("standard input", text));
     }
-    let path = PathBuf::from(source);
-    let name = path
-        .file_name()
-        .map_or_else(|| source.to_owned(), |n| n.to_string_lossy().into_owned());
-    Ok((name, read_text(&path)?))
+    texts_of_path(Path::new(source))
 }
 
 fn read_bounded(from: impl std::io::Read, path: &Path) -> Result<String> {
