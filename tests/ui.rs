@@ -16,7 +16,7 @@ use headscope::{
     attention::{HeadId, Window, WindowMap},
     engine::Backend,
     model::built_in,
-    session::{Document, Session, TextSettings, sample},
+    session::{Document, LongTexts, Session, TextSettings, sample},
 };
 
 const SIZE: egui::Vec2 = vec2(1280.0, 800.0);
@@ -633,4 +633,104 @@ fn a_regime_follows_the_text_chunk_by_chunk() {
         );
     }
     assert!(session.is_current());
+}
+
+#[test]
+fn texts_dropped_together_are_analysed_together() {
+    let mut harness = start();
+    let folder = tempfile::tempdir().unwrap();
+    let novel = sample("a page of a novel").unwrap().text;
+    for (name, text) in [("one.txt", &novel[..600]), ("two.md", &novel[600..1500])] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        let file = std::sync::Arc::new(Dropped(path));
+        harness.input_mut().dropped_files.push(file);
+    }
+    harness.step();
+    settle(&mut harness);
+    let session = harness.state().session();
+    assert_eq!(session.title(), "2 texts");
+    let totals = session.totals();
+    assert_eq!(totals.done, (2, 2));
+    // The mean over all tokens lies between the texts' own.
+    let losses: Vec<f64> = totals.texts.iter().map(|t| t.loss_full.unwrap()).collect();
+    let all = totals.loss_full.unwrap();
+    assert!(losses[0].min(losses[1]) <= all && all <= losses[0].max(losses[1]));
+    let predicted = |i: usize| (session.passages[i].tokens.len() - 1) as f64;
+    let want =
+        (losses[0] * predicted(0) + losses[1] * predicted(1)) / (predicted(0) + predicted(1));
+    assert!((all - want).abs() < 1e-9);
+
+    // The other text comes on show, and the totals stay what they were.
+    harness.get_by_label("⏵").click();
+    harness.step();
+    settle(&mut harness);
+    let session = harness.state().session();
+    assert_eq!((session.text_name.as_str(), session.current), ("two.md", 1));
+    assert!((session.totals().loss_full.unwrap() - all).abs() < 1e-6);
+
+    // A window changes both texts' loss.
+    let cell = center(&harness, "window of L1 H2");
+    drag(&mut harness, cell, vec2(0.0, 80.0));
+    press(&mut harness, cell + vec2(0.0, 80.0), false, Modifiers::NONE);
+    settle(&mut harness);
+    let totals = harness.state().session().totals();
+    assert_eq!(totals.done, (2, 2));
+    assert!(totals.texts.iter().all(|t| t.loss_windowed != t.loss_full));
+    assert!(totals.spread_delta.unwrap().spread.is_some());
+}
+
+#[test]
+fn a_long_text_runs_in_blocks_where_the_menu_says_so() {
+    let mut harness = start();
+    harness.get_by_label("text: test text").click();
+    harness.step();
+    harness.step();
+    harness.get_by_label("at most").click();
+    harness.step();
+    settle(&mut harness);
+    harness.get_by_label("in blocks").click();
+    harness.step();
+    settle(&mut harness);
+    // The text is shorter than the model was made for: still one passage.
+    let session = harness.state().session();
+    assert_eq!(session.settings.long, LongTexts::Blocks);
+    assert_eq!(session.settings.context, Some(session.model.spec.context));
+    assert_eq!(session.passages.len(), 1);
+
+    let settings = TextSettings {
+        context: Some(64),
+        long: LongTexts::Blocks,
+        ..TextSettings::default()
+    };
+    let text = &sample("a page of a novel").unwrap().text[..1200];
+    let document = Document::new(built_in().unwrap(), "blocks", text, settings).unwrap();
+    let mut harness = start_on(Session::new(document), |b| b);
+    let session = harness.state().session();
+    assert!(session.passages.len() > 3);
+    assert_eq!(session.totals().done.0, session.passages.len());
+    let message = harness.state().messages().join(" ");
+    assert!(message.contains("blocks of 64"), "{message}");
+    harness.step();
+}
+
+#[test]
+fn a_name_that_is_not_on_the_hub_is_refused_in_a_sentence() {
+    let mut harness = start();
+    let model = harness.state().session().model.name.clone();
+    harness.get_by_label_contains("model: ").click();
+    harness.step();
+    harness.step();
+    harness.get_by_label("From the Hugging Face hub:").focus();
+    harness
+        .get_by_label("From the Hugging Face hub:")
+        .type_text("no such/name");
+    harness.step();
+    harness.step();
+    harness.get_by_label("Open").click();
+    harness.step();
+    settle(&mut harness);
+    let message = harness.state().messages().last().unwrap().clone();
+    assert!(message.contains("no such/name"), "{message}");
+    assert_eq!(harness.state().session().model.name, model);
 }

@@ -304,11 +304,12 @@ impl App {
     fn draw_ui(&mut self, ui: &mut egui::Ui, actions: &mut Vec<Action>) {
         let session = &self.session;
         egui::Panel::top("top bar").show(ui, |ui| {
-            self.top_bar
-                .show_ui(ui, session, self.activity, &self.loader, actions);
+            self.top_bar.show_ui(ui, session, self.activity, actions);
         });
         egui::Panel::bottom("status bar").show(ui, |ui| {
-            status_bar::show_ui(ui, session, &self.options, self.activity, self.frame_ms);
+            let (activity, loader) = (self.activity, &self.loader);
+            let (options, frame_ms) = (&self.options, self.frame_ms);
+            status_bar::show_ui(ui, session, options, activity, loader, frame_ms, actions);
         });
         let height = ui.available_height();
         egui::Panel::bottom("text and loss")

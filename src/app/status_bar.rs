@@ -1,6 +1,6 @@
 //! The bottom line: model, text, engine, what is running, and the time of a frame.
 
-use super::{Activity, Options, theme};
+use super::{Action, Activity, Options, loader::Loader, theme};
 use crate::{
     engine::{Backend, Stage},
     session::Session,
@@ -24,7 +24,9 @@ pub(super) fn show_ui(
     session: &Session,
     options: &Options,
     activity: Activity,
+    loader: &Loader,
     frame_ms: f32,
+    actions: &mut Vec<Action>,
 ) {
     ui.horizontal(|ui| {
         let spec = &session.model.spec;
@@ -62,6 +64,7 @@ pub(super) fn show_ui(
         ui.colored_label(theme::weak(ui.visuals()), short).on_hover_text(drawn);
         ui.separator();
         activity_ui(ui, activity);
+        opening_ui(ui, loader, actions);
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             ui.colored_label(theme::weak(ui.visuals()), format!("{frame_ms:4.1} ms"))
                 .on_hover_text("CPU time of a frame, smoothed");
@@ -96,6 +99,43 @@ fn activity_ui(ui: &mut egui::Ui, activity: Activity) {
                     .desired_width(160.0)
                     .text(format!("{what}: {}/{}", progress.layer, progress.layers)),
             );
+        }
+    }
+}
+
+/// What is being opened, or fetched.
+fn opening_ui(ui: &mut egui::Ui, loader: &Loader, actions: &mut Vec<Action>) {
+    let progress = loader.download().and_then(|d| Some((d, d.progress()?)));
+    if let Some((download, progress)) = progress {
+        let done = progress.done_bytes as f32 / progress.total_bytes.max(1) as f32;
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let (number, count) = progress.number;
+        let bar = egui::ProgressBar::new(done)
+            .desired_width(220.0)
+            .text(format!(
+                "{number} of {count}: {:.1} of {:.1} MiB",
+                mib(progress.done_bytes),
+                mib(progress.total_bytes)
+            ));
+        ui.separator();
+        ui.add(bar)
+            .on_hover_text(format!("{} of {}", progress.file, download.name));
+        if ui
+            .button("stop")
+            .on_hover_text("what has arrived is kept, and gone on with the next time")
+            .clicked()
+        {
+            actions.push(Action::CancelDownload);
+        }
+    } else if loader.is_busy() {
+        ui.separator();
+        ui.spinner();
+        ui.label("opening…");
+        if let Some(download) = loader.download()
+            && ui.button("stop").clicked()
+        {
+            tracing::debug!("{} is not wanted any more", download.name);
+            actions.push(Action::CancelDownload);
         }
     }
 }

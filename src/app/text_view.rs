@@ -62,7 +62,7 @@ fn passages_ui(ui: &mut egui::Ui, session: &Session, actions: &mut Vec<Action>) 
     if before.on_hover_text("the passage before").clicked() {
         show(current - 1);
     }
-    egui::ComboBox::from_id_salt("passages")
+    let list = egui::ComboBox::from_id_salt("passages")
         .selected_text(format!(
             "{} ({} of {count})",
             session.text_name,
@@ -79,6 +79,8 @@ fn passages_ui(ui: &mut egui::Ui, session: &Session, actions: &mut Vec<Action>) 
                 }
             }
         });
+    list.response
+        .widget_info(|| egui::WidgetInfo::labeled(egui::Role::ComboBox, true, "passage"));
     let after = ui.add_enabled(current + 1 < count, egui::Button::new("⏵"));
     if after.on_hover_text("the passage after").clicked() {
         show(current + 1);

@@ -1,6 +1,6 @@
 //! The top line: what is open, and the numbers of the whole map.
 
-use super::{Action, Activity, loader::Loader, theme};
+use super::{Action, Activity, theme};
 use crate::{
     model::{Bos, SAMPLES},
     session::{Command, LongTexts, Mean, Session, Summary},
@@ -19,15 +19,14 @@ impl TopBar {
         ui: &mut egui::Ui,
         session: &Session,
         activity: Activity,
-        loader: &Loader,
         actions: &mut Vec<Action>,
     ) {
         ui.add_space(2.0);
         ui.horizontal_wrapped(|ui| {
-            ui.menu_button(format!("model: {}", session.model.name), |ui| {
+            menu_ui(ui, format!("model: {}", session.model.name), |ui| {
                 self.model_menu_ui(ui, actions);
             });
-            ui.menu_button(format!("text: {}", session.title()), |ui| {
+            menu_ui(ui, format!("text: {}", session.title()), |ui| {
                 text_menu_ui(ui, session, actions);
             });
             ui.menu_button("windows", |ui| {
@@ -41,7 +40,6 @@ impl TopBar {
                     actions.push(Action::SaveWindows);
                 }
             });
-            opening_ui(ui, loader, actions);
             ui.separator();
             numbers_ui(ui, &session.summary(), activity);
             if session.passages.len() > 1 {
@@ -53,15 +51,10 @@ impl TopBar {
     }
 
     fn model_menu_ui(&mut self, ui: &mut egui::Ui, actions: &mut Vec<Action>) {
-        if ui.button("Open a model folder…").clicked() {
-            actions.push(Action::ChooseModel);
-        }
-        if ui.button("Open a GGUF or safetensors file…").clicked() {
-            actions.push(Action::ChooseModelFile);
-        }
-        if ui.button("Built-in model").clicked() {
-            actions.push(Action::BuiltInModel);
-        }
+        let mut item = |title: &str, action| item_ui(ui, title, "", action, actions);
+        item("Open a model folder…", Action::ChooseModel);
+        item("Open a GGUF or safetensors file…", Action::ChooseModelFile);
+        item("Built-in model", Action::BuiltInModel);
         ui.separator();
         let label = ui.label("From the Hugging Face hub:");
         ui.horizontal(|ui| {
@@ -85,26 +78,51 @@ impl TopBar {
     }
 }
 
+/// A menu with fields in it: a click within it does not close it, but [`item_ui`] does.
+fn menu_ui(ui: &mut egui::Ui, title: String, content: impl FnOnce(&mut egui::Ui)) {
+    let stays = egui::containers::menu::MenuConfig::new()
+        .close_behavior(egui::PopupCloseBehavior::CloseOnClickOutside);
+    egui::containers::menu::MenuButton::new(title)
+        .config(stays)
+        .ui(ui, content);
+}
+
+/// An entry that does something and closes its menu.
+fn item_ui(
+    ui: &mut egui::Ui,
+    title: &str,
+    explanation: &str,
+    action: Action,
+    actions: &mut Vec<Action>,
+) {
+    let mut response = ui.button(title);
+    if !explanation.is_empty() {
+        response = response.on_hover_text(explanation);
+    }
+    if response.clicked() {
+        actions.push(action);
+        ui.close();
+    }
+}
+
 fn text_menu_ui(ui: &mut egui::Ui, session: &Session, actions: &mut Vec<Action>) {
-    if ui.button("Open texts…").clicked() {
-        actions.push(Action::ChooseText);
-    }
-    if ui
-        .button("Open a folder of texts…")
-        .on_hover_text("all its .txt and .md files, analysed together")
-        .clicked()
-    {
-        actions.push(Action::ChooseTextFolder);
-    }
+    item_ui(ui, "Open texts…", "", Action::ChooseText, actions);
+    item_ui(
+        ui,
+        "Open a folder of texts…",
+        "all its .txt and .md files, analysed together",
+        Action::ChooseTextFolder,
+        actions,
+    );
     ui.separator();
     for (index, sample) in SAMPLES.iter().enumerate() {
-        if ui
-            .button(sample.name)
-            .on_hover_text(sample.teaches)
-            .clicked()
-        {
-            actions.push(Action::Sample(index));
-        }
+        item_ui(
+            ui,
+            sample.name,
+            sample.teaches,
+            Action::Sample(index),
+            actions,
+        );
     }
     ui.separator();
     let mut settings = session.settings;
@@ -129,13 +147,14 @@ fn text_menu_ui(ui: &mut egui::Ui, session: &Session, actions: &mut Vec<Action>)
     });
     ui.horizontal(|ui| {
         let mut is_bounded = settings.context.is_some();
-        let bound = ui.checkbox(&mut is_bounded, "at most");
+        ui.checkbox(&mut is_bounded, "at most")
+            .on_hover_text("of a text, or of each block");
         let mut tokens = settings.context.unwrap_or(session.model.spec.context);
         let value = egui::DragValue::new(&mut tokens)
             .range(2..=1_000_000)
             .suffix(" tokens")
             .update_while_editing(false);
-        ui.add_enabled(is_bounded, value).labelled_by(bound.id);
+        ui.add_enabled(is_bounded, value);
         settings.context = is_bounded.then_some(tokens);
     });
     ui.label("Token for a beginning");
@@ -156,41 +175,6 @@ fn text_menu_ui(ui: &mut egui::Ui, session: &Session, actions: &mut Vec<Action>)
     // A value that is being dragged is read when it is let go.
     if settings != session.settings && !ui.input(|i| i.pointer.any_down()) {
         actions.push(Action::Settings(settings));
-    }
-}
-
-/// What is being opened, or fetched.
-fn opening_ui(ui: &mut egui::Ui, loader: &Loader, actions: &mut Vec<Action>) {
-    let progress = loader.download().and_then(|d| Some((d, d.progress()?)));
-    if let Some((download, progress)) = progress {
-        let done = progress.done_bytes as f32 / progress.total_bytes.max(1) as f32;
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        let (number, count) = progress.number;
-        let bar = egui::ProgressBar::new(done)
-            .desired_width(220.0)
-            .text(format!(
-                "{number} of {count}: {:.1} of {:.1} MiB",
-                mib(progress.done_bytes),
-                mib(progress.total_bytes)
-            ));
-        ui.add(bar)
-            .on_hover_text(format!("{} of {}", progress.file, download.name));
-        if ui
-            .button("stop")
-            .on_hover_text("what has arrived is kept, and gone on with the next time")
-            .clicked()
-        {
-            actions.push(Action::CancelDownload);
-        }
-    } else if loader.is_busy() {
-        ui.spinner();
-        ui.label("opening…");
-        if let Some(download) = loader.download()
-            && ui.button("stop").clicked()
-        {
-            tracing::debug!("{} is not wanted any more", download.name);
-            actions.push(Action::CancelDownload);
-        }
     }
 }
 

@@ -259,6 +259,9 @@ struct Names {
     layers: String,
 }
 
+/// Weights and bias of some rows of a matrix.
+type Rows = (Vec<f32>, Option<Vec<f32>>);
+
 struct Reader<'a> {
     store: &'a WeightStore,
     spec: &'a ModelSpec,
@@ -341,7 +344,7 @@ impl Reader<'_> {
         name: &str,
         heights: [usize; N],
         has_bias: bool,
-    ) -> Result<[(Vec<f32>, Option<Vec<f32>>); N]> {
+    ) -> Result<[Rows; N]> {
         let c = self.spec.hidden;
         let rows = heights.iter().sum();
         let mut weights = self.store.values(&format!("{name}.weight"), &[rows, c])?;
