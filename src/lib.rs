@@ -16,6 +16,7 @@ pub mod aah;
 pub mod app;
 pub mod attention;
 pub mod cli;
+mod contain;
 pub mod engine;
 mod error;
 pub mod model;

@@ -13,6 +13,7 @@ use std::{
 use crate::{
     Error, Result,
     attention::WindowMap,
+    contain::contained,
     model::{HubProgress, Model, SAMPLES, built_in},
     session::{
         Document, PatternOptions, Session, SourceText, TextSettings, WindowsFile, read_map,
@@ -125,13 +126,12 @@ impl Loader {
             .name("loader".to_owned())
             .spawn(move || {
                 // A file from a stranger may trip a library: that is a failure to open it, no more.
-                let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
-                    .unwrap_or_else(|_| {
-                        Err(Error::Text(
-                            "this file made the program stumble: it is damaged or of an unknown kind"
-                                .to_owned(),
-                        ))
-                    });
+                let outcome = contained(work).unwrap_or_else(|_| {
+                    Err(Error::Text(
+                        "this file made the program stumble: it is damaged or of an unknown kind"
+                            .to_owned(),
+                    ))
+                });
                 // Nobody listens any more only while the program ends.
                 let _ = sender.send((number, outcome));
                 ctx.request_repaint();

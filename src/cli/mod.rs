@@ -297,6 +297,7 @@ fn emit(text: &str, out: Option<&PathBuf>) -> Result<()> {
 
 /// Runs the program: exit code 0, 1 with one message on stderr, or 2 for wrong arguments.
 pub fn main() -> ExitCode {
+    crate::contain::quieten();
     let filter = tracing_subscriber::EnvFilter::try_from_env("HEADSCOPE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("headscope=info,error"));
     tracing_subscriber::fmt()

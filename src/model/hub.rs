@@ -3,7 +3,7 @@
 //! without asking the network again.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    panic::resume_unwind,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -16,7 +16,7 @@ use hf_hub::{
     },
 };
 
-use crate::{Error, Result};
+use crate::{Error, Result, contain::contained};
 
 /// Attempts at one file that give up only when none of them brings a byte.
 const ATTEMPTS: u32 = 5;
@@ -313,7 +313,7 @@ struct Stop;
 fn guarded<T>(
     call: impl FnOnce() -> std::result::Result<T, ApiError>,
 ) -> std::result::Result<T, Failure> {
-    match catch_unwind(AssertUnwindSafe(call)) {
+    match contained(call) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(Failure::Api(error)),
         Err(payload) if payload.is::<Stop>() => Err(Failure::Cancelled),

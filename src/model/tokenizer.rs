@@ -5,7 +5,7 @@ use std::{ops::Range, path::Path};
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::sentence_piece::SentencePiece;
-use crate::{Error, Result};
+use crate::{Error, Result, contain::contained};
 
 /// Largest `tokenizer.json` that is read; the largest real ones are about 35 MB.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -76,11 +76,13 @@ impl Tokenizer {
             origin: origin.to_owned(),
             message,
         };
-        let mut pipeline = tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| {
-            refuse(format!(
-                "is not a tokenizer ({e}); it comes with the model as tokenizer.json"
-            ))
-        })?;
+        let mut pipeline = contained(|| tokenizers::Tokenizer::from_bytes(bytes))
+            .unwrap_or_else(|_| Err("it contradicts itself".into()))
+            .map_err(|e| {
+                refuse(format!(
+                    "is not a tokenizer ({e}); it comes with the model as tokenizer.json"
+                ))
+            })?;
         // A file may ask for cutting or padding, which are for training batches.
         pipeline.with_padding(None);
         pipeline
@@ -88,8 +90,8 @@ impl Tokenizer {
             .map_err(|e| refuse(e.to_string()))?;
         // What it puts before a text shows on any text.
         let leading = |add: bool| -> Result<Vec<u32>> {
-            let encoding = pipeline
-                .encode("a", add)
+            let encoding = contained(|| pipeline.encode("a", add))
+                .unwrap_or_else(|_| Err("it contradicts itself".into()))
                 .map_err(|e| refuse(format!("cannot read even a letter: {e}")))?;
             Ok(encoding.get_ids().to_vec())
         };
@@ -171,8 +173,8 @@ impl Tokenizer {
             Kind::Absent => return Err(refuse("has no tokenizer.json".to_owned())),
             Kind::SentencePiece(model) => (ids, ranges) = model.encode(text).into_iter().unzip(),
             Kind::Pipeline(pipeline) => {
-                let encoding = pipeline
-                    .encode(text, false)
+                let encoding = contained(|| pipeline.encode(text, false))
+                    .unwrap_or_else(|_| Err("the tokenizer contradicts itself".into()))
                     .map_err(|e| refuse(format!("cannot read this text: {e}")))?;
                 // Offsets come from outside code: whatever they are, they must slice the text.
                 let mut at = 0;

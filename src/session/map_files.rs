@@ -240,9 +240,8 @@ fn patterns_to_map(
             scores.len()
         ));
     }
-    let missing = |what: &str| {
-        format!("no config.json beside it says how many {what} keys to keep: give --{what}")
-    };
+    let missing =
+        |what: &str| format!("no config.json beside it says what to keep as {what}: give --{what}");
     let sinks = options.sinks.ok_or_else(|| missing("sinks"))?;
     let recent = options.recent.ok_or_else(|| missing("recent"))?;
     let window = Window::last(recent).ok_or("0 recent keys are not possible")?;

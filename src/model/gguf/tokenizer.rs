@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     Error, Result,
+    contain::contained,
     model::{
         Tokenizer,
         sentence_piece::{PieceKind, SentencePiece},
@@ -54,7 +55,8 @@ pub(super) fn read(file: &GgufFile<'_>, origin: &str) -> Result<Tokenizer> {
     let says_bos = file.flag("tokenizer.ggml.add_bos_token");
     match model {
         "gpt2" => {
-            let (pipeline, adds_bos) = byte_level(file, &tokens, &kinds, &refuse)?;
+            let (pipeline, adds_bos) = contained(|| byte_level(file, &tokens, &kinds, &refuse))
+                .unwrap_or_else(|_| Err(refuse("its tokenizer contradicts itself".to_owned())))?;
             Ok(Tokenizer::from_pipeline(origin, pipeline)
                 .with_bos(bos, says_bos.unwrap_or(adds_bos)))
         }
