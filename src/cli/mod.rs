@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand; without one, the window.
 
 mod analyze;
+mod bench;
 mod doctor;
 mod tokens;
 mod window;
@@ -38,6 +39,8 @@ struct Cli {
 enum Subcommands {
     /// One run, full and windowed, as text, JSON or CSV
     Analyze(Box<analyze::AnalyzeArgs>),
+    /// How fast a model runs here, as JSON
+    Bench(bench::BenchArgs),
     /// How the model's tokenizer cuts a text: ids, pieces and bytes
     Tokens(tokens::TokensArgs),
     /// Graphics adapters, limits, kernel self-tests, and what would be used
@@ -309,6 +312,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         None => window::run(&cli.window),
         Some(Subcommands::Analyze(args)) => analyze::run(&args),
+        Some(Subcommands::Bench(args)) => bench::run(&args),
         Some(Subcommands::Tokens(args)) => tokens::run(&args),
         Some(Subcommands::Doctor) => doctor::run(),
     };
