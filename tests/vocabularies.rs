@@ -62,8 +62,27 @@ fn check(path: &Path, strings_at: &Path) -> Outcome {
         let got = tokenizer.encode(string, vocab_size, Bos::Off).unwrap();
         assert_eq!(&got.ids, want, "{}: {string:?}", path.display());
     }
+    // Every text is covered by its tokens, whatever script it is in.
+    for text in SCRIPTS.iter().chain(&strings) {
+        let tokens = tokenizer.encode(text, vocab_size, Bos::Off).unwrap();
+        let clusters = tokens.clusters().iter();
+        let joined: String = clusters
+            .filter(|c| !c.bytes.is_empty())
+            .map(|c| tokens.cluster_text(c))
+            .collect();
+        assert_eq!(&joined, text, "{}", path.display());
+    }
     Outcome::Same(strings.len())
 }
+
+const SCRIPTS: [&str; 6] = [
+    "let mut x = vec![0; 16];\n\t// tab\r\n",
+    "数学は楽しい。한국어 中文",
+    "👩‍👩‍👧 🏳️‍🌈 👍🏽",
+    "e\u{301}a\u{308}\u{323} and \u{301} alone",
+    "שלום עולם, مرحبا",
+    "no UTF-8: \u{FFFD}",
+];
 
 /// A vocabulary of the same name in another folder, for one that was damaged on its way.
 fn namesake(path: &Path, folders: &[PathBuf]) -> Option<PathBuf> {

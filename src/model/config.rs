@@ -69,6 +69,9 @@ pub(super) struct Config {
     pub residual_multiplier: Option<f32>,
     pub logits_scaling: Option<f32>,
     pub logit_scale: Option<f32>,
+    /// A number, or a list of them.
+    pub bos_token_id: Option<serde_json::Value>,
+    pub quantization_config: Option<serde_json::Value>,
     #[serde(flatten)]
     pub experts: Experts,
 }

@@ -15,7 +15,16 @@ const MAX_CONFIG_BYTES: u64 = 4 << 20;
 /// Opens a folder.
 pub(super) fn open(path: &Path) -> Result<Model> {
     open_with(path, |folder| {
-        Tokenizer::open(&folder.join("tokenizer.json"))
+        let file = folder.join("tokenizer.json");
+        if !file.exists() {
+            return Err(Error::Tokenizer {
+                origin: folder.display().to_string(),
+                message: "has no tokenizer.json; make one with transformers: \
+                          AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+                    .to_owned(),
+            });
+        }
+        Tokenizer::open(&file)
     })
 }
 
@@ -32,11 +41,22 @@ fn open_with(path: &Path, tokenizer: impl FnOnce(&Path) -> Result<Tokenizer>) ->
     } else if path.extension().is_some_and(|e| e == "safetensors") || path.ends_with("config.json")
     {
         path.parent().unwrap_or(Path::new(".")).to_owned()
+    } else if path
+        .extension()
+        .is_some_and(|e| e == "bin" || e == "pt" || e == "pth")
+        && path.exists()
+    {
+        return Err(Error::Weights {
+            origin: path.display().to_string(),
+            message: "is a pickled file, which may run code and is not opened; convert it with transformers: \
+                      model.save_pretrained(folder, safe_serialization=True)"
+                .to_owned(),
+        });
     } else if path.exists() {
         return Err(Error::Config {
             origin: path.display().to_string(),
             message: "is not a model: give a folder with config.json, model.safetensors and \
-                      tokenizer.json"
+                      tokenizer.json, a GGUF file, or a name on the hub"
                 .to_owned(),
         });
     } else {
@@ -55,8 +75,17 @@ fn open_with(path: &Path, tokenizer: impl FnOnce(&Path) -> Result<Tokenizer>) ->
     }
     let config = std::fs::read(&config_path).map_err(|e| Error::io("read", &config_path, e))?;
     let mapped = map_config(&config, &origin)?;
-    let store = WeightStore::open(&find_safetensors(&folder)?)?;
-    let tokenizer = tokenizer(&folder)?;
+    let files = match path.extension() {
+        // A file that was named is the one to read, whatever lies beside it; but for a shard, which is a part.
+        Some(ending) if ending == "safetensors" => {
+            let all = find_safetensors(&folder).unwrap_or_default();
+            let is_shard = all.len() > 1 && all.iter().any(|f| f.file_name() == path.file_name());
+            if is_shard { all } else { vec![path.to_owned()] }
+        }
+        _ => find_safetensors(&folder)?,
+    };
+    let store = WeightStore::open(&files)?;
+    let tokenizer = tokenizer(&folder)?.with_known_bos(mapped.bos);
     let name = folder
         .canonicalize()
         .ok()
@@ -72,7 +101,7 @@ pub(super) fn assemble(
     store: &WeightStore,
     tokenizer: Tokenizer,
 ) -> Result<Model> {
-    let Mapped { spec, layout } = mapped;
+    let Mapped { spec, layout, .. } = mapped;
     let weights = architectures::load(store, &spec, layout)?;
     Ok(Model {
         name,

@@ -19,6 +19,8 @@ pub(super) type Refuse<'a> = &'a dyn Fn(String) -> Error;
 pub(super) struct Mapped {
     pub spec: ModelSpec,
     pub layout: Layout,
+    /// The token for a beginning, where the configuration names one.
+    pub bos: Option<u32>,
 }
 
 /// The architectures that are read, by their `model_type`.
@@ -100,9 +102,24 @@ pub(super) fn map(config: &Config, refuse: Refuse<'_>) -> Result<Mapped> {
             "has {experts} experts a layer: mixtures of experts are not supported"
         )));
     }
+    if let Some(method) = &config.quantization_config {
+        let method = method
+            .get("quant_method")
+            .and_then(serde_json::Value::as_str)
+            .unwrap_or("some method");
+        return Err(refuse(format!(
+            "its weights are quantised by {method}, which is not read; take the original, or a GGUF file"
+        )));
+    }
     let layout = layout(&architecture, config, refuse)?;
     let spec = spec(config, architecture, &layout, refuse)?;
-    Ok(Mapped { spec, layout })
+    let bos = config
+        .bos_token_id
+        .as_ref()
+        .and_then(serde_json::Value::as_u64)
+        .and_then(|id| u32::try_from(id).ok())
+        .filter(|&id| (id as usize) < spec.vocab_size);
+    Ok(Mapped { spec, layout, bos })
 }
 
 /// How each architecture lays out its weights; what of it is not supported is named.

@@ -134,6 +134,12 @@ impl Tokenizer {
         self
     }
 
+    /// Names the token for a beginning where the tokenizer itself does not say.
+    pub(super) fn with_known_bos(mut self, bos: Option<u32>) -> Self {
+        self.bos = self.bos.or(bos);
+        self
+    }
+
     /// The token for a beginning, where the model has one.
     pub fn bos(&self) -> Option<u32> {
         self.bos
@@ -455,6 +461,59 @@ mod tests {
             let covered: usize = tokens.clusters().iter().map(|c| c.tokens.len()).sum();
             assert_eq!(covered, tokens.len());
         }
+    }
+
+    /// What tokens stand for, as the vocabulary has it: the way back.
+    fn decoded(tokens: &TokenizedText) -> String {
+        let pieces = (0..tokens.len()).map(|t| piece_bytes(tokens.piece(t)).unwrap());
+        String::from_utf8(pieces.flatten().collect()).unwrap()
+    }
+
+    #[test]
+    fn texts_come_back_from_their_tokens() {
+        for text in [
+            "Plain English, with numbers 1234567 and (punctuation)!\r\n\r\n\tindented",
+            "fn main() { let x: Vec<u8> = vec![0; 16]; }\n    // four spaces\n",
+            "数学は楽しい。한국어도 됩니다. 中文也可以。",
+            "👩‍👩‍👧 🏳️‍🌈 👍🏽 families, flags and skins",
+            "e\u{301}a\u{308}\u{323} marks that combine, and ones \u{301} alone",
+            "שלום עולם, مرحبا بالعالم \u{200F}mixed\u{200E}",
+            "\u{FFFD} what was no UTF-8 \u{FFFD}\u{FFFD}",
+            "  leading and trailing  ",
+        ] {
+            assert_eq!(decoded(&encode(text)), text);
+        }
+    }
+
+    #[test]
+    fn a_beginning_is_put_in_front_once_and_as_the_setting_says() {
+        let model = built_in().unwrap();
+        let tokenizer = Tokenizer::from_bytes(
+            "t",
+            include_bytes!("../../assets/built-in-model/tokenizer.json"),
+        )
+        .unwrap()
+        .with_bos(Some(0), true);
+        let ids = |text: &str, bos| {
+            let vocab_size = model.spec.vocab_size;
+            tokenizer.encode(text, vocab_size, bos).unwrap().ids
+        };
+        let plain = ids("a b", Bos::Off);
+        assert_eq!(ids("a b", Bos::Auto), [&[0], &plain[..]].concat());
+        assert_eq!(ids("a b", Bos::On), ids("a b", Bos::Auto));
+        // A text that begins with it already gets no second one.
+        let begun = format!("{}a b", tokenizer.piece(0));
+        let by_itself = ids(&begun, Bos::Off);
+        if by_itself[0] == 0 {
+            assert_eq!(ids(&begun, Bos::Auto), by_itself);
+        }
+        let silent = tokenizer.with_bos(Some(0), false);
+        let vocab_size = model.spec.vocab_size;
+        assert_eq!(
+            silent.encode("a b", vocab_size, Bos::Auto).unwrap().ids,
+            plain
+        );
+        assert_eq!(silent.encode("a b", vocab_size, Bos::On).unwrap().ids[0], 0);
     }
 
     #[test]

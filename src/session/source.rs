@@ -121,3 +121,29 @@ fn read_bounded(from: impl std::io::Read, path: &Path) -> Result<String> {
     // A byte-order mark is no part of the text.
     Ok(text.strip_prefix('\u{FEFF}').unwrap_or(&text).to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_no_text_are_shown_as_such_and_a_mark_in_front_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.txt");
+        std::fs::write(&path, b"\xEF\xBB\xBFa \xFF\xFE b \xE6\x95").unwrap();
+        assert_eq!(read_text(&path).unwrap(), "a \u{FFFD}\u{FFFD} b \u{FFFD}");
+    }
+
+    #[test]
+    fn a_folder_gives_its_texts_by_name_and_an_empty_one_a_sentence() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = texts_of_path(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("has no text"), "{error}");
+        for name in ["b.txt", "a.MD", "picture.png"] {
+            std::fs::write(folder.path().join(name), name).unwrap();
+        }
+        let texts = texts_of_path(folder.path()).unwrap();
+        let names: Vec<&str> = texts.iter().map(|t| t.name.as_str()).collect();
+        assert_eq!(names, ["a.MD", "b.txt"]);
+    }
+}

@@ -48,7 +48,7 @@ fn open_with(
         )));
     }
     let config = config::read(&file, &refuse)?;
-    let Mapped { spec, layout } = map(&config, &refuse)?;
+    let Mapped { spec, layout, .. } = map(&config, &refuse)?;
     let layout = Layout {
         family: Family::Gguf,
         // Norms of the Gemma kind are written with the 1 added.
