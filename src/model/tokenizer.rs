@@ -197,6 +197,7 @@ impl Tokenizer {
                 }
             }
         }
+        close_gaps(&mut ranges, text.len());
         if let Some(leading) = self.leading(bos).filter(|id| ids.first() != Some(id)) {
             ids.insert(0, leading);
             ranges.insert(0, 0..0);
@@ -208,6 +209,31 @@ impl Tokenizer {
         }
         let pieces = ids.iter().map(|&id| self.piece(id)).collect();
         Ok(TokenizedText::new(text.to_owned(), ids, ranges, pieces))
+    }
+}
+
+/// Gives bytes that no token covers to the one before them, or at the beginning to the one after: a mark that a
+/// tokenizer composed with its letter, or white space that it dropped.
+fn close_gaps(ranges: &mut [Range<usize>], length: usize) {
+    let mut last: Option<usize> = None;
+    let mut covered = 0;
+    for index in 0..ranges.len() {
+        if ranges[index].is_empty() {
+            continue;
+        }
+        if ranges[index].start > covered {
+            match last {
+                Some(last) => ranges[last].end = ranges[index].start,
+                None => ranges[index].start = 0,
+            }
+        }
+        covered = covered.max(ranges[index].end);
+        last = Some(index);
+    }
+    if let Some(last) = last
+        && covered < length
+    {
+        ranges[last].end = length;
     }
 }
 
@@ -467,6 +493,16 @@ mod tests {
     fn decoded(tokens: &TokenizedText) -> String {
         let pieces = (0..tokens.len()).map(|t| piece_bytes(tokens.piece(t)).unwrap());
         String::from_utf8(pieces.flatten().collect()).unwrap()
+    }
+
+    #[test]
+    fn no_byte_is_left_without_a_token() {
+        let mut ranges = vec![0..0, 1..2, 4..6, 4..6, 6..6, 7..8];
+        close_gaps(&mut ranges, 10);
+        assert_eq!(ranges, [0..0, 0..4, 4..6, 4..7, 6..6, 7..10]);
+        let mut none: Vec<Range<usize>> = vec![0..0];
+        close_gaps(&mut none, 3);
+        assert_eq!(none, [0..0]);
     }
 
     #[test]
