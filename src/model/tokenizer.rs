@@ -500,9 +500,9 @@ mod tests {
         let mut ranges = vec![0..0, 1..2, 4..6, 4..6, 6..6, 7..8];
         close_gaps(&mut ranges, 10);
         assert_eq!(ranges, [0..0, 0..4, 4..6, 4..7, 6..6, 7..10]);
-        let mut none: Vec<Range<usize>> = vec![0..0];
+        let mut none = [0..0, 0..0];
         close_gaps(&mut none, 3);
-        assert_eq!(none, [0..0]);
+        assert_eq!(none, [0..0, 0..0]);
     }
 
     #[test]
