@@ -1,12 +1,15 @@
 //! [`Decoder`]: the forward pass, driven by the spec, and continued from the first layer that changed.
 
-use std::{sync::Arc, time::Instant};
+use std::{borrow::Cow, sync::Arc, time::Instant};
 
-use candle_core::{Device, Storage, Tensor};
+use candle_core::{Device, Tensor};
 
 use super::{
     attend::{Attended, AttentionKernel, AttentionShape, HeadJob, Qkv},
-    cpu::elementwise::{RopeTable, activate, add_assign, add_bias, gate_mul, norm, scale},
+    cpu::{
+        elementwise::{RopeTable, activate, add_assign, add_bias, gate_mul, norm, scale},
+        product::{Mode, product},
+    },
     loss::{LogitHead, token_loss},
     run::{LayerTrace, Run, Trace, head_moments, head_statistics},
 };
@@ -264,12 +267,8 @@ impl Decoder {
             _ => Arc::new(self.embed()?),
         };
         let normed = self.norm(&hidden, &weights.final_norm);
-        let x = Tensor::from_vec(
-            normed,
-            (self.tokens.len(), self.model.spec.hidden),
-            &Device::Cpu,
-        )?;
-        let mut logits: Vec<f32> = x.matmul(&weights.head.t()?)?.flatten_all()?.to_vec1()?;
+        let mut logits = vec![0.0; self.tokens.len() * self.model.spec.vocab_size];
+        product(&normed, &weights.head, &mut logits, Mode::Replace)?;
         let head = self.logit_head();
         for row in logits.chunks_mut(self.model.spec.vocab_size) {
             head.finish(row, 0);
@@ -283,8 +282,11 @@ impl Decoder {
     }
 
     /// The norm where there is one, else the same numbers.
-    fn norm_or_copy(&self, x: &[f32], weights: Option<&Norm>) -> Vec<f32> {
-        weights.map_or_else(|| x.to_vec(), |weights| self.norm(x, weights))
+    fn norm_or_same<'x>(&self, x: &'x [f32], weights: Option<&Norm>) -> Cow<'x, [f32]> {
+        match weights {
+            Some(weights) => Cow::Owned(self.norm(x, weights)),
+            None => Cow::Borrowed(x),
+        }
     }
 
     fn embed(&self) -> Result<Vec<f32>> {
@@ -346,7 +348,7 @@ impl Decoder {
 
     fn project(&self, block: &BlockWeights, hidden: &[f32], layer: usize) -> Result<Qkv> {
         let spec = &self.model.spec;
-        let normed = self.rows(self.norm_or_copy(hidden, block.attention_norm.as_ref()))?;
+        let normed = self.norm_or_same(hidden, block.attention_norm.as_ref());
         let mut q = linear(&block.query, &normed)?;
         let mut k = linear(&block.key, &normed)?;
         let v = linear(&block.value, &normed)?;
@@ -383,62 +385,68 @@ impl Decoder {
     /// From a layer's head outputs to the residual stream after it.
     fn finish_block(&self, block: &BlockWeights, trace: &LayerTrace) -> Result<Arc<Vec<f32>>> {
         let spec = &self.model.spec;
-        let heads = Tensor::from_slice(
-            &trace.attended.out,
-            (self.tokens.len(), spec.n_heads * spec.head_dim),
-            &Device::Cpu,
+        let heads = &trace.attended.out;
+        let mut hidden = trace.input.to_vec();
+        self.add_layer(
+            &block.output,
+            heads,
+            block.attention_post_norm.as_ref(),
+            &mut hidden,
         )?;
-        let mut hidden = linear(&block.output, &heads)?;
-        if let Some(weights) = &block.attention_post_norm {
-            hidden = self.norm(&hidden, weights);
-        }
-        scale(&mut hidden, spec.residual_scale);
-        add_assign(&mut hidden, &trace.input);
         // In a parallel block the feed-forward layer does not see what attention gave.
         let read: &[f32] = if spec.parallel { &trace.input } else { &hidden };
-        let normed = self.rows(self.norm_or_copy(read, block.mlp_norm.as_ref()))?;
+        let normed = self.norm_or_same(read, block.mlp_norm.as_ref());
         let mut inner = linear(block.gate.as_ref().unwrap_or(&block.up), &normed)?;
         match &block.gate {
             Some(_) => gate_mul(&mut inner, &linear(&block.up, &normed)?, spec.activation),
             None => activate(&mut inner, spec.activation),
         }
-        let inner = Tensor::from_vec(inner, (self.tokens.len(), spec.ffn_hidden), &Device::Cpu)?;
-        let mut out = linear(&block.down, &inner)?;
-        if let Some(weights) = &block.mlp_post_norm {
-            out = self.norm(&out, weights);
-        }
-        scale(&mut out, spec.residual_scale);
-        add_assign(&mut hidden, &out);
+        drop(normed);
+        self.add_layer(
+            &block.down,
+            &inner,
+            block.mlp_post_norm.as_ref(),
+            &mut hidden,
+        )?;
         Ok(Arc::new(hidden))
     }
 
-    fn rows(&self, values: Vec<f32>) -> Result<Tensor> {
-        let width = values.len() / self.tokens.len();
-        Ok(Tensor::from_vec(
-            values,
-            (self.tokens.len(), width),
-            &Device::Cpu,
-        )?)
+    /// Adds what a layer gives, normed and scaled as the model has it, to the residual stream.
+    fn add_layer(
+        &self,
+        layer: &Linear,
+        x: &[f32],
+        post_norm: Option<&Norm>,
+        hidden: &mut [f32],
+    ) -> Result<()> {
+        let factor = self.model.spec.residual_scale;
+        let Some(weights) = post_norm else {
+            return linear_onto(layer, x, factor, hidden);
+        };
+        let mut out = self.norm(&linear(layer, x)?, weights);
+        scale(&mut out, factor);
+        add_assign(hidden, &out);
+        Ok(())
     }
 }
 
 /// `x W^T + b`, `[T, out]`.
-fn linear(layer: &Linear, x: &Tensor) -> Result<Vec<f32>> {
-    let mut y: Vec<f32> = x.matmul(&layer.weight.t()?)?.flatten_all()?.to_vec1()?;
+fn linear(layer: &Linear, x: &[f32]) -> Result<Vec<f32>> {
+    let (out, input) = layer.weight.dims2()?;
+    let mut y = vec![0.0; x.len() / input.max(1) * out];
+    product(x, &layer.weight, &mut y, Mode::Replace)?;
     if let Some(bias) = &layer.bias {
         add_bias(&mut y, bias);
     }
     Ok(y)
 }
 
-/// Lends the numbers of a contiguous f32 tensor on the CPU, without a copy.
-pub(super) fn with_slice<R>(tensor: &Tensor, use_it: impl FnOnce(&[f32]) -> R) -> Result<R> {
-    let tensor = tensor.contiguous()?;
-    let (storage, layout) = tensor.storage_and_layout();
-    match (&*storage, layout.contiguous_offsets()) {
-        (Storage::Cpu(storage), Some((start, end))) => {
-            Ok(use_it(&storage.as_slice::<f32>()?[start..end]))
-        }
-        _ => Err(candle_core::Error::Msg("a tensor is not on the CPU".to_owned()).into()),
+/// Adds `factor (x W^T + b)` to `onto`, `[T, out]`.
+fn linear_onto(layer: &Linear, x: &[f32], factor: f32, onto: &mut [f32]) -> Result<()> {
+    product(x, &layer.weight, onto, Mode::Add(factor))?;
+    if let Some(bias) = &layer.bias {
+        let scaled: Vec<f32> = bias.iter().map(|b| b * factor).collect();
+        add_bias(onto, &scaled);
     }
+    Ok(())
 }

@@ -1,11 +1,11 @@
 //! Loss without logits: log-sum-exp and the target's logit over tiles of the vocabulary, never `T x V` numbers.
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::{
-    cpu::elementwise::{row_max, soft_cap, sum_exp},
-    decoder::with_slice,
+use super::cpu::{
+    elementwise::{row_max, soft_cap, sum_exp},
+    product::{Mode, product},
 };
 use crate::Result;
 
@@ -53,42 +53,36 @@ impl LogitHead<'_> {
 pub fn token_loss(hidden: &[f32], head: &LogitHead<'_>, targets: &[u32]) -> Result<Vec<f32>> {
     let (vocab_size, width) = head.weight.dims2()?;
     let mut losses = Vec::with_capacity(targets.len());
+    let mut tile = vec![0.0; ROWS.min(targets.len()) * VOCABULARY.min(vocab_size)];
     for (rows, targets) in hidden.chunks(ROWS * width).zip(targets.chunks(ROWS)) {
         let rows = &rows[..targets.len() * width];
-        let x = Tensor::from_slice(rows, (targets.len(), width), &Device::Cpu)?;
         // Per row: largest logit, sum of e^(logit - largest), and the target's logit.
         let mut state = vec![(f32::NEG_INFINITY, 0.0f32, 0.0f32); targets.len()];
         let mut start = 0;
         while start < vocab_size {
             let count = VOCABULARY.min(vocab_size - start);
-            let logits = x.matmul(&head.weight.narrow(0, start, count)?.t()?)?;
-            with_slice(&logits, |logits| {
-                state
-                    .par_iter_mut()
-                    .zip(logits.par_chunks(count))
-                    .zip(targets)
-                    .with_min_len(8)
-                    .for_each(|(((max, sum, target_logit), row), &target)| {
-                        let finished: Vec<f32>;
-                        let row = if head.is_plain() {
-                            row
-                        } else {
-                            let mut own = row.to_vec();
-                            head.finish(&mut own, start);
-                            finished = own;
-                            &finished[..]
-                        };
-                        let new_max = max.max(row_max(row));
-                        *sum = *sum * (*max - new_max).exp() + sum_exp(row, new_max);
-                        *max = new_max;
-                        if let Some(&logit) = (target as usize)
-                            .checked_sub(start)
-                            .and_then(|i| row.get(i))
-                        {
-                            *target_logit = logit;
-                        }
-                    });
-            })?;
+            let logits = &mut tile[..targets.len() * count];
+            let weight = head.weight.narrow(0, start, count)?;
+            product(rows, &weight, logits, Mode::Replace)?;
+            state
+                .par_iter_mut()
+                .zip(logits.par_chunks_mut(count))
+                .zip(targets)
+                .with_min_len(8)
+                .for_each(|(((max, sum, target_logit), row), &target)| {
+                    if !head.is_plain() {
+                        head.finish(row, start);
+                    }
+                    let new_max = max.max(row_max(row));
+                    *sum = *sum * (*max - new_max).exp() + sum_exp(row, new_max);
+                    *max = new_max;
+                    if let Some(&logit) = (target as usize)
+                        .checked_sub(start)
+                        .and_then(|i| row.get(i))
+                    {
+                        *target_logit = logit;
+                    }
+                });
             start += count;
         }
         losses.extend(

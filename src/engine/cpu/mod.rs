@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod elementwise;
+pub mod product;
 mod simd;
 
 pub use attention::CpuAttention;
