@@ -534,6 +534,62 @@ fn half_precision_and_shards_are_read() {
     }
 }
 
+/// Files leave the prefix of their names out, and are named in any way: the losses stay what they are.
+#[test]
+fn names_without_prefixes_and_files_by_any_name_are_read() {
+    use safetensors::SafeTensors;
+    let mut checked = 0;
+    for (case, prefix) in [
+        ("llama", "model."),
+        ("gpt2", "transformer."),
+        ("gpt_neox", "gpt_neox."),
+        ("gptj", "transformer."),
+        ("opt", "model."),
+        ("phi", "model."),
+    ] {
+        let golden = golden_dir().join("models").join(case);
+        if !golden.exists() {
+            println!("skipped: no models/{case} in the golden folder");
+            continue;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::copy(
+            golden.join("config.json"),
+            folder.path().join("config.json"),
+        )
+        .unwrap();
+        let bytes = std::fs::read(golden.join("model.safetensors")).unwrap();
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let names: Vec<String> = tensors.names().iter().map(|n| (*n).to_owned()).collect();
+        assert!(
+            names.iter().any(|n| n.starts_with(prefix)),
+            "{case}: {names:?}"
+        );
+        let views = names.iter().map(|name| {
+            let short = name.strip_prefix(prefix).unwrap_or(name).to_owned();
+            (short, tensors.tensor(name).unwrap())
+        });
+        let file = folder.path().join("of any name.safetensors");
+        safetensors::serialize_to_file(views, None, &file).unwrap();
+        let expected = Tensors::open(&golden.join("expected.safetensors"));
+        let tokens: Vec<u32> = expected
+            .integers("tokens")
+            .iter()
+            .map(|&t| t as u32)
+            .collect();
+        let model = Model::open_without_tokenizer(&file).unwrap();
+        let decoder = Decoder::new(model, Arc::new(tokens)).unwrap();
+        let go = &mut |_, _| Flow::Continue;
+        let kernel = &mut kernels()[0].1;
+        let (run, _) = decoder
+            .run(kernel.as_mut(), &decoder.full_map(), &[], go)
+            .unwrap();
+        close(&run.token_loss, &expected.get("token_nll"), 1e-4, case);
+        checked += 1;
+    }
+    println!("{checked} models without prefixes");
+}
+
 /// Every type of GGUF's that is read, against the numbers that its own Python package decodes.
 #[test]
 fn gguf_blocks_are_decoded() {

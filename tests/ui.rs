@@ -734,3 +734,31 @@ fn a_name_that_is_not_on_the_hub_is_refused_in_a_sentence() {
     assert!(message.contains("no such/name"), "{message}");
     assert_eq!(harness.state().session().model.name, model);
 }
+
+#[test]
+fn while_a_drag_goes_on_the_loss_is_estimated_by_its_slope() {
+    let mut harness = start();
+    let from = center(&harness, "window of L1 H2");
+    drag(&mut harness, from, vec2(0.0, 60.0));
+    press(&mut harness, from + vec2(0.0, 60.0), false, Modifiers::NONE);
+    settle(&mut harness);
+    let first = harness.state().session().summary();
+    assert_eq!(first.loss_estimate, None);
+    let (full, windowed) = (first.loss_full.unwrap(), first.loss_windowed.unwrap());
+    let lost = 1.0 - first.mass_coverage.unwrap();
+    assert!(lost > 1e-3, "{lost}");
+
+    // Another head: before the run is there, the line through full attention and the last run tells.
+    let from = center(&harness, "window of L0 H1");
+    drag(&mut harness, from, vec2(0.0, 60.0));
+    let during = harness.state().session().summary();
+    if !during.is_current {
+        let lost_now = 1.0 - during.mass_coverage.unwrap();
+        let want = full + (windowed - full) * lost_now / lost;
+        assert!((during.loss_estimate.unwrap() - want).abs() < 1e-6);
+    }
+    press(&mut harness, from + vec2(0.0, 60.0), false, Modifiers::NONE);
+    settle(&mut harness);
+    let after = harness.state().session().summary();
+    assert!(after.is_current && after.loss_estimate.is_none());
+}

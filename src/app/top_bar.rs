@@ -245,10 +245,12 @@ fn numbers_ui(ui: &mut egui::Ui, summary: &Summary, activity: Activity) {
         "mean of -ln p(token | all tokens before it), in nats, with full attention",
     );
     ui.label("→");
-    let delta = summary
-        .loss_windowed
-        .zip(summary.loss_full)
-        .map(|(w, f)| w - f);
+    // Until the current windows have run, an estimate stands there, marked as one.
+    let (loss, sign) = match summary.loss_estimate {
+        Some(estimate) => (Some(estimate), "≈"),
+        None => (summary.loss_windowed, " "),
+    };
+    let delta = loss.zip(summary.loss_full).map(|(w, f)| w - f);
     let color = delta.map(|d| {
         if is_stale {
             theme::weak(ui.visuals())
@@ -261,8 +263,8 @@ fn numbers_ui(ui: &mut egui::Ui, summary: &Summary, activity: Activity) {
         }
     });
     let shown = format!(
-        "{} ({})",
-        number(summary.loss_windowed),
+        "{sign}{} ({})",
+        number(loss),
         delta.map_or_else(|| "   –   ".to_owned(), |d| format!("{d:+.4}"))
     );
     field_ui(
@@ -270,7 +272,8 @@ fn numbers_ui(ui: &mut egui::Ui, summary: &Summary, activity: Activity) {
         "",
         &shown,
         color,
-        "the same under the windows, and the difference; grey while a new one is computed",
+        "the same under the windows, and the difference; grey while a new one is computed, with ≈ an estimate by the \
+         slope of loss against coverage so far",
     );
     // A mark that keeps its place, so that nothing jumps.
     let mark = if activity == Activity::Failed {

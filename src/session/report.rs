@@ -23,6 +23,9 @@ pub struct Summary {
     pub loss_windowed: Option<f64>,
     /// Whether that run is of the current windows.
     pub is_current: bool,
+    /// While that run is of other windows: what the current ones may lose, by the slope of loss against coverage
+    /// between full attention and that run. `None` where there is no slope yet.
+    pub loss_estimate: Option<f64>,
     /// Attention coverage ratio.
     pub acr: f64,
     /// Pairs in the windows over causal pairs.
@@ -44,6 +47,7 @@ impl Summary {
             loss_full: session.baseline.as_ref().and_then(|b| b.run.mean_loss()),
             loss_windowed: session.windowed.as_ref().and_then(|w| w.run.mean_loss()),
             is_current: session.is_current(),
+            loss_estimate: loss_estimate(session),
             acr: map_acr(map, seq_len),
             causal_acr: map_causal_acr(map, seq_len),
             ear: session.windowed.as_ref().map(|w| w.run.ear),
@@ -63,6 +67,23 @@ impl Summary {
                 .map(|b| map_coverage(&b.profile, session.current_sinks(), map)),
         }
     }
+}
+
+/// What the current windows may lose, before they have run.
+///
+/// A straight line through full attention, which keeps everything, and the latest run: crude, but there at once.
+fn loss_estimate(session: &Session) -> Option<f64> {
+    let (baseline, windowed) = (session.baseline.as_ref()?, session.windowed.as_ref()?);
+    let ran = &windowed.run.windows;
+    if *ran == session.windows || ran.sinks != session.windows.sinks {
+        return None;
+    }
+    let sinks = session.current_sinks();
+    let lost = |map| 1.0 - map_coverage(&baseline.profile, sinks, map);
+    let (before, now) = (lost(ran), lost(&session.windows));
+    let full = baseline.run.mean_loss()?;
+    // Too little was lost to tell a slope from it.
+    (before > 1e-3).then_some(full + (windowed.run.mean_loss()? - full) * now / before)
 }
 
 /// The loss, full and windowed.
